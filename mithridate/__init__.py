@@ -1,0 +1,43 @@
+"""Mithridate: in-context reinforcement learning that survives reward poisoning.
+
+The names below are the public face; each is imported when it is first used.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from mithridate.agents.adapt import Solo as Solo
+    from mithridate.agents.in_context import load as load
+    from mithridate.agents.resolve import make_agent as make_agent
+    from mithridate.envs import make_env as make_env
+    from mithridate.errors import UserError as UserError
+    from mithridate.evaluation.crossplay import evaluate as evaluate
+    from mithridate.registry import AGENTS as AGENTS
+    from mithridate.registry import ATTACKERS as ATTACKERS
+    from mithridate.registry import ENVS as ENVS
+    from mithridate.rng import Rng as Rng
+
+_HOME = {
+    "AGENTS": "mithridate.registry",
+    "ATTACKERS": "mithridate.registry",
+    "ENVS": "mithridate.registry",
+    "Rng": "mithridate.rng",
+    "Solo": "mithridate.agents.adapt",
+    "UserError": "mithridate.errors",
+    "evaluate": "mithridate.evaluation.crossplay",
+    "load": "mithridate.agents.in_context",
+    "make_agent": "mithridate.agents.resolve",
+    "make_env": "mithridate.envs",
+}
+__all__ = sorted(_HOME)
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOME:
+        raise AttributeError(f"module 'mithridate' has no attribute '{name}'")
+    value = getattr(importlib.import_module(_HOME[name]), name)
+    globals()[name] = value
+    return value

@@ -1,0 +1,5 @@
+"""Everything that acts. Importing this package registers all agents."""
+
+from mithridate.agents import bandits as bandits
+from mithridate.agents import in_context as in_context
+from mithridate.agents import oracle as oracle

@@ -1,0 +1,75 @@
+"""The in-context agent: frozen weights, everything learned is in the context (paper, Algorithm 2).
+
+At each step it samples from the predicted distribution over actions, which is posterior sampling
+(Lee et al., 2023, theorem 1), or takes the most probable action if `greedy`.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from mithridate.agents.choice import sample
+from mithridate.errors import UserError
+from mithridate.model.in_context import InContextModel
+from mithridate.model.weights import load_model
+from mithridate.rng import TaskStreams
+from mithridate.types import EnvSpec, Observation
+
+
+class InContextAgent:
+    def __init__(self, model: InContextModel, *, greedy: bool = False) -> None:
+        self.model = model
+        self.greedy = greedy
+        self.card: dict[str, Any] = {}
+        """What the weights are; filled by `load`."""
+
+    def reset(self, spec: EnvSpec, batch: int, rng: TaskStreams) -> None:
+        if spec.n_actions != self.model.n_actions:
+            raise UserError(
+                f"this model was trained for {self.model.n_actions} actions; "
+                f"the environment has {spec.n_actions}"
+            )
+        if spec.horizon > self.model.context_length:
+            raise UserError(
+                f"this model holds {self.model.context_length} transitions; "
+                f"the horizon is {spec.horizon}"
+            )
+        self._rng = rng
+        self._batch = batch
+        self._pending: tuple[Tensor, Tensor] | None = None
+        self._begun = False
+
+    @torch.no_grad()
+    def act(self, obs: Observation = None) -> Tensor:
+        logits = self.logits()
+        if self.greedy:
+            return logits.argmax(1)
+        return sample(logits, self._rng.uniform())
+
+    def logits(self) -> Tensor:
+        """(B, A) for the context so far. A transition enters the cache when it is first needed."""
+        if not self._begun:
+            self._cache, self._logits = self.model.begin(self._batch)
+            self._begun = True
+        if self._pending is not None:
+            self._logits = self.model.extend(self._cache, *self._pending)
+            self._pending = None
+        return self._logits
+
+    @torch.no_grad()
+    def observe(
+        self, obs: Observation, actions: Tensor, rewards: Tensor, next_obs: Observation
+    ) -> None:
+        self.logits()  # the previous transition, if nobody asked for an action since
+        self._pending = (actions, rewards)
+
+
+def load(source: str, *, greedy: bool = False) -> InContextAgent:
+    """A trained agent: the name of a shipped model, a run's directory, or a .safetensors file."""
+    model, card = load_model(source)
+    agent = InContextAgent(model, greedy=greedy)
+    agent.card = card
+    return agent

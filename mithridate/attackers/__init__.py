@@ -1,0 +1,3 @@
+"""Reward poisoning. Importing this package registers all attackers."""
+
+from mithridate.attackers import uniform as uniform

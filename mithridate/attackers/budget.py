@@ -1,0 +1,23 @@
+"""The one place where an attack's budget is enforced."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+
+def norm(offsets: Tensor) -> Tensor:
+    """(B,) Euclidean norm of each task's offsets (B, ...): what is held against the budget."""
+    return offsets.flatten(1).norm(dim=1)
+
+
+def project(offsets: Tensor, budget: float) -> Tensor:
+    """The nearest offsets (B, ...) whose norm is at most `budget`; those within are unchanged."""
+    lengths = norm(offsets)
+    scale = torch.where(lengths > budget, budget / lengths.clamp(min=1e-30), 1.0)
+    # A scaled vector may come out a rounding error too long: shrink until it does not.
+    result = offsets * scale.view(-1, *[1] * (offsets.dim() - 1))
+    over = norm(result) > budget
+    if over.any():
+        result[over] *= 1 - 1e-6
+    return result

@@ -1,0 +1,266 @@
+"""Configuration: frozen, strict, and each default written once.
+
+The defaults below are the `laptop` preset of the bandit. An environment states in its own file
+how the other presets, and its own needs, differ (`presets`); the command line's `--set` comes
+last. A run's identity is the hash of the configuration that results.
+"""
+
+from __future__ import annotations
+
+import copy
+import difflib
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
+from typing import Annotated, Any, Literal, TypeVar
+
+from pydantic import BaseModel, ConfigDict, Field, SerializeAsAny, ValidationError, model_validator
+
+from mithridate.errors import UserError, unknown
+
+PRESETS = ("smoke", "laptop", "paper")
+
+Positive = Annotated[int, Field(gt=0)]
+NonNegative = Annotated[int, Field(ge=0)]
+PositiveFloat = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+NonNegativeFloat = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+Fraction = Annotated[float, Field(ge=0, le=1)]
+
+
+class Config(BaseModel):
+    """Base of all configurations: immutable, no unknown keys, no silent conversions."""
+
+    model_config = ConfigDict(
+        frozen=True, extra="forbid", strict=True, use_attribute_docstrings=True
+    )
+
+    def to_json(self) -> dict[str, Any]:
+        return self.model_dump(mode="json")
+
+    def hash(self) -> str:
+        """Twelve hex digits that identify this configuration's content."""
+        text = json.dumps(self.to_json(), sort_keys=True)
+        return hashlib.sha256(text.encode()).hexdigest()[:12]
+
+
+class EnvConfig(Config):
+    """Base of the environments' configurations (each in the environment's own file)."""
+
+    name: str
+    """The environment's registered name."""
+    horizon: Positive
+    """Steps of an episode (H)."""
+
+
+class ModelConfig(Config):
+    """The transformer."""
+
+    layers: Positive = 4
+    """Number of blocks."""
+    heads: Positive = 4
+    """Attention heads per block."""
+    width: Positive = 32
+    """Embedding dimension; must be a multiple of `heads`."""
+
+    @model_validator(mode="after")
+    def _heads_divide_width(self) -> ModelConfig:
+        if self.width % self.heads:
+            raise ValueError(f"width {self.width} is not a multiple of heads {self.heads}")
+        return self
+
+
+class OptimiserConfig(Config):
+    """AdamW with a linear warm-up and a cosine decay."""
+
+    learning_rate: PositiveFloat = 1e-3
+    """Peak learning rate."""
+    warmup_steps: NonNegative = 100
+    """Steps over which the learning rate rises from zero."""
+    final_fraction: Fraction = 0.02
+    """The cosine ends at this fraction of the peak; 1 keeps the rate constant."""
+    weight_decay: NonNegativeFloat = 1e-4
+    """Decoupled weight decay."""
+    clip_norm: PositiveFloat | None = 1.0
+    """Gradient norm above which gradients are scaled down; null for no clipping."""
+
+
+class BatchesConfig(Config):
+    """Shapes of the training batches. Short contexts are cheap and hold the hard decisions."""
+
+    long_batch: Positive = 64
+    """Contexts in a long batch."""
+    long_length: Positive = 500
+    """Transitions in each of them."""
+    long_every: Positive = 4
+    """Every how many steps a long batch comes; 1 for long batches only."""
+    short_batch: Positive = 128
+    """Contexts in a short batch."""
+    short_length: Positive = 128
+    """Transitions in each of them."""
+
+    def shape(self, step: int) -> tuple[int, int]:
+        """(batch, length) at `step`, counted from 0."""
+        if step % self.long_every == 0:
+            return self.long_batch, self.long_length
+        return self.short_batch, self.short_length
+
+
+class PretrainConfig(Config):
+    """Pretraining a Decision-Pretrained Transformer."""
+
+    env: SerializeAsAny[EnvConfig]
+    """The environment; its fields are in its own file."""
+    seed: NonNegative = 0
+    """Root of every random stream of the run."""
+    threads: Positive = 2
+    """CPU threads. Sums over threads are not bit-equal across counts, so it is part of the run."""
+    steps: Positive = 4000
+    """Gradient steps, each on fresh tasks."""
+    model: ModelConfig = ModelConfig()
+    optimiser: OptimiserConfig = OptimiserConfig()
+    batches: BatchesConfig = BatchesConfig()
+    log_every: Positive = 10
+    """Steps between two lines of log.jsonl."""
+    evaluate_every: Positive = 500
+    """Steps between two evaluations on validation tasks."""
+    evaluate_tasks: Positive = 200
+    """Validation tasks, the same at every evaluation."""
+    final_tasks: Positive = 1000
+    """Fresh tasks on which the finished model is measured for its card."""
+    checkpoint_every: Positive = 100
+    """Steps between two checkpoints."""
+    explosion_factor: PositiveFloat = 10.0
+    """Stop when the loss exceeds this many times that of guessing, ln(actions)."""
+
+    @model_validator(mode="after")
+    def _consistent(self) -> PretrainConfig:
+        lengths = {"long_length": self.batches.long_length}
+        if self.batches.long_every > 1:
+            lengths["short_length"] = self.batches.short_length
+        for name, length in lengths.items():
+            if length > self.env.horizon:
+                raise ValueError(
+                    f"batches.{name} {length} exceeds env.horizon {self.env.horizon}: lower it"
+                )
+        return self
+
+
+class EvaluateConfig(Config):
+    """Measuring agents on fresh tasks."""
+
+    env: SerializeAsAny[EnvConfig]
+    """The environment; its fields are in its own file."""
+    seed: NonNegative = 0
+    """Root of every random stream."""
+    threads: Positive = 2
+    """CPU threads."""
+    tasks: Positive = 200
+    """Tasks per replication."""
+    replications: Positive = 1
+    """Independent repetitions, each with its own tasks."""
+    attacker: str = "none"
+    """A registered attacker, or none."""
+    eps: Fraction = 0.4
+    """Probability that a step's reward is replaced by the attacker's (none: unused)."""
+    budget: NonNegativeFloat = 3.0
+    """Bound on the norm of the attack (none: unused)."""
+    block: Positive = 250
+    """Tasks rolled out at once; changes memory and speed, never the result."""
+
+
+ConfigT = TypeVar("ConfigT", bound=Config)
+
+
+def parse(config_type: type[ConfigT], data: Mapping[str, Any], where: str = "config") -> ConfigT:
+    """`data` as a `config_type`, or a one-line error that names the key and the remedy."""
+    data = dict(data)
+    env_field = config_type.model_fields.get("env")
+    if env_field is not None and isinstance(data.get("env"), Mapping):
+        data["env"] = _parse_env(data["env"], where)
+    try:
+        return config_type.model_validate(data)
+    except ValidationError as error:
+        raise _one_line(error, config_type, where) from None
+
+
+def resolve(
+    config_type: type[ConfigT],
+    stage: Literal["pretrain", "evaluate"],
+    env: str,
+    preset: str = "laptop",
+    sets: Sequence[str] = (),
+    **direct: Any,
+) -> ConfigT:
+    """Defaults, then the environment's preset for this stage, then `direct`, then `--set`s."""
+    from mithridate.registry import ENVS
+
+    if preset not in PRESETS:
+        raise unknown("preset", preset, PRESETS)
+    data: dict[str, Any] = {"env": {"name": env}}
+    _merge(data, ENVS.get(env).presets.get(stage, {}).get(preset, {}))
+    _merge(data, {key: value for key, value in direct.items() if value is not None})
+    for text in sets:
+        _merge(data, _assignment(text))
+    if data["env"].get("name") != env:
+        raise UserError(f"--set env.name: the environment is the argument '{env}'")
+    return parse(config_type, data)
+
+
+def _parse_env(data: Mapping[str, Any], where: str) -> EnvConfig:
+    from mithridate.registry import ENVS
+
+    config: EnvConfig = parse(ENVS.get(str(data.get("name"))).Config, data, where=f"{where} env")
+    return config
+
+
+def _assignment(text: str) -> dict[str, Any]:
+    """'a.b=1' as {'a': {'b': 1}}; the value is JSON, or else a plain string."""
+    key, equals, value = text.partition("=")
+    if not equals or not all(key.split(".")):
+        raise UserError(f"--set '{text}': expected key=value or key.subkey=value")
+    try:
+        parsed = json.loads(value)
+    except json.JSONDecodeError:
+        parsed = value
+    for part in reversed(key.split(".")):
+        parsed = {part: parsed}
+    result: dict[str, Any] = parsed
+    return result
+
+
+def _merge(into: dict[str, Any], other: Mapping[str, Any]) -> None:
+    """Deep merge; `other` wins."""
+    for key, value in other.items():
+        if isinstance(value, Mapping) and isinstance(into.get(key), dict):
+            _merge(into[key], value)
+        else:
+            into[key] = copy.deepcopy(dict(value) if isinstance(value, Mapping) else value)
+
+
+def _one_line(error: ValidationError, config_type: type[Config], where: str) -> UserError:
+    first = error.errors()[0]
+    path = [str(part) for part in first["loc"]]
+    dotted = ".".join(path)
+    if first["type"] == "extra_forbidden":
+        valid = _keys_at(config_type, path[:-1])
+        close = difflib.get_close_matches(path[-1], valid, n=1, cutoff=0.4)
+        hint = f"; did you mean '{'.'.join([*path[:-1], close[0]])}'?" if close else ""
+        return UserError(f"{where}: unknown key '{dotted}'{hint} (keys: {', '.join(valid)})")
+    message = first["msg"].removeprefix("Value error, ")
+    if first["type"] == "missing":
+        return UserError(f"{where}: '{dotted}' is missing")
+    got = (
+        "" if first["type"] == "value_error" else f", not {json.dumps(first['input'], default=str)}"
+    )
+    prefix = f"'{dotted}': " if dotted else ""
+    return UserError(f"{where}: {prefix}{message[0].lower()}{message[1:]}{got}")
+
+
+def _keys_at(config_type: type[Config], path: Sequence[str]) -> list[str]:
+    """The valid keys of the (sub)configuration at `path`."""
+    for part in path:
+        annotation = config_type.model_fields[part].annotation
+        if not (isinstance(annotation, type) and issubclass(annotation, Config)):
+            return []
+        config_type = annotation
+    return sorted(config_type.model_fields)

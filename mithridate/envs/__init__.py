@@ -1,0 +1,18 @@
+"""Distributions of tasks. Importing this package registers all of them."""
+
+from mithridate.config import EnvConfig
+from mithridate.envs import bandit as bandit
+from mithridate.registry import ENVS
+from mithridate.types import Env
+
+
+def env_of(config: EnvConfig) -> Env:
+    """The environment that `config` describes."""
+    env: Env = ENVS.get(config.name)(config)
+    return env
+
+
+def make_env(name: str, **parameters: object) -> Env:
+    """A registered environment, e.g. make_env("bandit", arms=10, horizon=200)."""
+    env: Env = ENVS.create(name, **parameters)
+    return env

@@ -1,0 +1,135 @@
+"""The multi-armed Gaussian bandit of DPT (Lee et al., 2023) and of the paper's section 5.2.
+
+- Action: one of `arms`.
+- Observation: none.
+- Reward: normal, with the arm's mean and standard deviation `noise_std`.
+- Task: means drawn independently and uniformly from [0, 1].
+- End: after `horizon` steps.
+- Metric: cumulative regret, computed from the arm means (not from realised rewards).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, ClassVar, Literal
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from mithridate.config import EnvConfig, NonNegativeFloat, Positive
+from mithridate.registry import ENVS
+from mithridate.rng import Rng
+from mithridate.types import Contexts, EnvSpec, Metric, Tasks, Trajectory
+
+
+class BanditConfig(EnvConfig):
+    name: Literal["bandit"] = "bandit"
+    horizon: Positive = 500
+    """Pulls per episode (H)."""
+    arms: Positive = 5
+    """Number of arms (A)."""
+    noise_std: NonNegativeFloat = 0.3
+    """Standard deviation of the reward noise."""
+
+
+@dataclass(frozen=True)
+class BanditTasks(Tasks):
+    means: Tensor
+    """(B, A) float32: the arms' mean rewards."""
+
+
+@ENVS.register("bandit")
+class Bandit:
+    Config = BanditConfig
+
+    # What differs from the defaults of mithridate.config, by stage and preset.
+    presets: ClassVar[dict[str, dict[str, dict[str, Any]]]] = {
+        "pretrain": {
+            "smoke": {
+                "env": {"arms": 3, "horizon": 20},
+                "model": {"layers": 2, "heads": 2, "width": 16},
+                "steps": 60,
+                "optimiser": {"warmup_steps": 5, "learning_rate": 3e-3},
+                "batches": {
+                    "long_batch": 32, "long_length": 20, "short_batch": 32, "short_length": 10,
+                },
+                "log_every": 5,
+                "evaluate_every": 20,
+                "evaluate_tasks": 50,
+                "final_tasks": 100,
+                "checkpoint_every": 10,
+            },
+            # 400 epochs of 1,250 batches of 64, constant learning rate, as in the original code.
+            "paper": {
+                "steps": 500_000,
+                "optimiser": {"warmup_steps": 0, "final_fraction": 1.0, "clip_norm": None},
+                "batches": {"long_every": 1},
+                "evaluate_every": 12_500,
+                "checkpoint_every": 1000,
+            },
+        },
+        "evaluate": {
+            "smoke": {"env": {"arms": 3, "horizon": 20}, "tasks": 20},
+            "paper": {"replications": 10},
+        },
+    }  # fmt: skip
+
+    def __init__(self, config: BanditConfig | None = None) -> None:
+        self.config = config or BanditConfig()
+        self.spec = EnvSpec(
+            name="bandit",
+            n_actions=self.config.arms,
+            horizon=self.config.horizon,
+            metric=Metric("cumulative regret", "lower"),
+            observation=None,
+            noise_size=1,
+        )
+
+    def sample_tasks(self, n: int, rng: Rng, first: int = 0) -> BanditTasks:
+        ids = torch.arange(first, first + n)
+        return BanditTasks(ids=ids, means=rng.child("means").streams(ids).uniform(self.config.arms))
+
+    def reset(self, tasks: BanditTasks) -> None:
+        return None
+
+    def step(
+        self, tasks: BanditTasks, state: None, actions: Tensor, noise: Tensor
+    ) -> tuple[None, Tensor]:
+        mean = tasks.means.gather(1, actions[:, None]).squeeze(1)  # (B,)
+        return None, mean + self.config.noise_std * noise.squeeze(1)
+
+    def observe(self, state: None) -> None:
+        return None
+
+    def action_values(self, tasks: BanditTasks, state: None) -> Tensor:
+        return tasks.means
+
+    def optimal_action(self, tasks: BanditTasks, state: None) -> Tensor:
+        return tasks.means.argmax(1)
+
+    def score(self, tasks: BanditTasks, trajectory: Trajectory) -> Tensor:
+        """Regret of each step, (B, T)."""
+        best = tasks.means.amax(1, keepdim=True)  # (B, 1)
+        return best - tasks.means.gather(1, trajectory.actions)
+
+    def sample_contexts(self, tasks: BanditTasks, length: int, rng: Rng) -> Contexts:
+        """DPT's contexts: i.i.d. pulls with probabilities (1 − c)·Dirichlet(1) + c·(one arm),
+        c from {0, 0.1, …, 1}; the label of every prefix, the empty one included, is the best arm.
+        """
+        batch, arms = tasks.means.shape
+        draw = rng.generator()
+        c = draw.integers(0, 11, (batch, 1)) / 10
+        favourite = np.eye(arms)[draw.integers(0, arms, batch)]  # (B, A)
+        p = (1 - c) * draw.dirichlet(np.ones(arms), batch) + c * favourite
+        edges = torch.from_numpy(p.cumsum(1)[:, None, :-1].astype(np.float32))  # (B, 1, A - 1)
+        uniforms = torch.from_numpy(draw.random((batch, length, 1), dtype=np.float32))
+        actions = (uniforms >= edges).sum(2)  # (B, T)
+        noise = torch.from_numpy(draw.standard_normal((batch, length), dtype=np.float32))
+        device = tasks.device
+        actions, noise = actions.to(device), noise.to(device)
+        return Contexts(
+            actions=actions,
+            rewards=tasks.means.gather(1, actions) + self.config.noise_std * noise,
+            labels=tasks.means.argmax(1, keepdim=True).expand(batch, length + 1),
+        )

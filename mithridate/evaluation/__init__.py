@@ -1,0 +1,1 @@
+"""Measuring agents: who meets whom, and what the numbers mean."""

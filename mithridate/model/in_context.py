@@ -1,0 +1,74 @@
+"""The in-context model: a sequence of transitions in, a distribution over actions out.
+
+Layout (DPT's, for bandits): a start token, then one token per transition (action one-hot,
+reward). The prediction after h transitions is read at position h, so that the empty context is
+trained like any other.
+"""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from mithridate.config import ModelConfig
+from mithridate.model.cache import KVCache
+from mithridate.model.transformer import Transformer
+from mithridate.types import Contexts, EnvSpec
+
+
+class InContextModel(nn.Module):
+    def __init__(self, config: ModelConfig, spec: EnvSpec) -> None:
+        super().__init__()
+        if spec.observation is not None:
+            raise NotImplementedError(f"no context layout for observations of {spec.name}")
+        self.config = config
+        self.n_actions = spec.n_actions
+        self.start = nn.Parameter(torch.zeros(config.width))
+        self.encoder = nn.Linear(spec.n_actions + 1, config.width)
+        self.transformer = Transformer(config, positions=spec.horizon + 1)
+        self.head = nn.Linear(config.width, spec.n_actions)
+
+    @property
+    def context_length(self) -> int:
+        """Transitions that the model can hold."""
+        return len(self.transformer.positions) - 1
+
+    def forward(self, contexts: Contexts) -> Tensor:
+        """Logits after every prefix: (B, T + 1, A)."""
+        tokens = self.encode(contexts.actions, contexts.rewards)  # (B, T, D)
+        start = self.start.expand(len(tokens), 1, -1)
+        logits: Tensor = self.head(self.transformer(torch.cat([start, tokens], 1)))
+        return logits
+
+    def loss(self, contexts: Contexts) -> Tensor:
+        """Cross-entropy to the labels, averaged over all prefixes."""
+        logits = self(contexts)
+        return F.cross_entropy(logits.flatten(0, 1), contexts.labels.flatten())
+
+    def encode(self, actions: Tensor, rewards: Tensor) -> Tensor:
+        """Tokens (..., D) of transitions with actions (...) and rewards (...)."""
+        one_hot = F.one_hot(actions, self.n_actions).to(rewards.dtype)
+        tokens: Tensor = self.encoder(torch.cat([one_hot, rewards.unsqueeze(-1)], -1))
+        return tokens
+
+    def begin(self, batch: int) -> tuple[KVCache, Tensor]:
+        """A cache that holds the start token, and the logits (B, A) of the empty context."""
+        cache = self.transformer.new_cache(batch)
+        return cache, self._step(self.start.expand(batch, -1), cache)
+
+    def extend(self, cache: KVCache, actions: Tensor, rewards: Tensor) -> Tensor:
+        """Append one transition per task, (B,) and (B,); logits (B, A) of the longer context."""
+        return self._step(self.encode(actions, rewards), cache)
+
+    def _step(self, token: Tensor, cache: KVCache) -> Tensor:
+        logits: Tensor = self.head(self.transformer.step(token, cache))
+        return logits
+
+    @torch.no_grad()
+    def initialise(self, generator: torch.Generator) -> None:
+        self.transformer.initialise(generator)
+        for weight in (self.start, self.encoder.weight, self.head.weight):
+            weight.normal_(0.0, 0.02, generator=generator)
+        self.encoder.bias.zero_()
+        self.head.bias.zero_()

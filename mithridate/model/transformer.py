@@ -1,0 +1,99 @@
+"""GPT-2 blocks (Radford et al., 2019): pre-norm, tanh GELU, learned positions, no dropout."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from mithridate.config import ModelConfig
+from mithridate.model import attention
+from mithridate.model.cache import KVCache
+
+
+class Block(nn.Module):
+    """LayerNorm, causal self-attention, residual; LayerNorm, MLP, residual."""
+
+    def __init__(self, width: int, heads: int) -> None:
+        super().__init__()
+        self.heads = heads
+        self.norm1 = nn.LayerNorm(width)
+        self.qkv = nn.Linear(width, 3 * width)
+        self.out = nn.Linear(width, width)
+        self.norm2 = nn.LayerNorm(width)
+        self.up = nn.Linear(width, 4 * width)
+        self.down = nn.Linear(4 * width, width)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """All positions at once: (B, T, D) → (B, T, D)."""
+        batch, length, width = x.shape
+        qkv = self.qkv(self.norm1(x)).view(batch, length, 3, self.heads, width // self.heads)
+        q, k, v = qkv.permute(2, 0, 3, 1, 4)  # each (B, heads, T, d)
+        mixed = attention.causal(q, k, v).transpose(1, 2).reshape(batch, length, width)
+        x = x + self.out(mixed)
+        return x + self.mlp(x)
+
+    def step(self, x: Tensor, cache: KVCache, layer: int) -> Tensor:
+        """One new position: (B, D) → (B, D); its key and value go into the cache."""
+        batch, width = x.shape
+        qkv = self.qkv(self.norm1(x)).view(batch, 3, self.heads, width // self.heads)
+        q, k, v = qkv.unbind(1)  # each (B, heads, d)
+        keys, values = cache.write(layer, k, v)
+        x = x + self.out(attention.decode(q, keys, values).reshape(batch, width))
+        return x + self.mlp(x)
+
+    def mlp(self, x: Tensor) -> Tensor:
+        hidden: Tensor = self.down(F.gelu(self.up(self.norm2(x)), approximate="tanh"))
+        return hidden
+
+
+class Transformer(nn.Module):
+    """Positions, blocks and the final norm, on embedded inputs."""
+
+    def __init__(self, config: ModelConfig, positions: int) -> None:
+        super().__init__()
+        self.config = config
+        self.positions = nn.Parameter(torch.zeros(positions, config.width))
+        self.blocks = nn.ModuleList(
+            [Block(config.width, config.heads) for _ in range(config.layers)]
+        )
+        self.norm = nn.LayerNorm(config.width)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(B, T, D) → (B, T, D); position t sees positions 0 … t."""
+        x = x + self.positions[: x.shape[1]]
+        for block in self.blocks:
+            x = block(x)
+        normed: Tensor = self.norm(x)
+        return normed
+
+    def step(self, x: Tensor, cache: KVCache) -> Tensor:
+        """(B, D) → (B, D): what `forward` gives at the next position, given the cache."""
+        x = x + self.positions[cache.length]
+        for layer, block in enumerate(self.blocks):
+            x = block.step(x, cache, layer)  # type: ignore[operator]
+        cache.advance()
+        normed: Tensor = self.norm(x)
+        return normed
+
+    def new_cache(self, batch: int) -> KVCache:
+        config = self.config
+        return KVCache(
+            batch, config.layers, config.heads, config.width // config.heads,
+            capacity=len(self.positions), device=self.positions.device, dtype=self.positions.dtype,
+        )  # fmt: skip
+
+    @torch.no_grad()
+    def initialise(self, generator: torch.Generator) -> None:
+        """GPT-2's initialisation; residual projections are scaled down by √(2·layers)."""
+        for name, parameter in self.named_parameters():
+            if name.endswith("bias"):
+                parameter.zero_()
+            elif "norm" in name:
+                parameter.fill_(1.0)
+            else:
+                residual = name.endswith(("out.weight", "down.weight"))
+                std = 0.02 / math.sqrt(2 * self.config.layers) if residual else 0.02
+                parameter.normal_(0.0, std, generator=generator)

@@ -1,0 +1,64 @@
+"""Names for environments, agents and attackers.
+
+A new one is one file and one decorator:
+
+    @AGENTS.register("my_agent")
+    class MyAgent: ...
+
+Registering also enrols the class in the contract tests (`tests/test_contracts.py`).
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable
+from typing import Any, Generic, TypeVar
+
+from mithridate.errors import UserError, unknown
+
+T = TypeVar("T", bound=type)
+
+
+class Registry(Generic[T]):
+    """Maps names to classes of one kind; the built-in ones load on the first look-up."""
+
+    def __init__(self, kind: str, package: str) -> None:
+        self.kind = kind
+        self._package = package
+        self._classes: dict[str, T] = {}
+
+    def register(self, name: str) -> Callable[[T], T]:
+        def add(cls: T) -> T:
+            if self._classes.get(name, cls).__qualname__ != cls.__qualname__:
+                raise ValueError(f"{self.kind} '{name}' is already registered")
+            self._classes[name] = cls
+            cls.registered_name = name  # type: ignore[attr-defined]
+            return cls
+
+        return add
+
+    def names(self) -> list[str]:
+        importlib.import_module(self._package)
+        return sorted(self._classes)
+
+    def get(self, name: str) -> T:
+        if name not in self.names():
+            raise unknown(self.kind, name, self._classes)
+        return self._classes[name]
+
+    def create(self, name: str, **parameters: Any) -> Any:
+        """An instance of the class called `name`, its `Config` filled from `parameters`."""
+        from mithridate.config import parse
+
+        cls = self.get(name)
+        config_type = getattr(cls, "Config", None)
+        if config_type is None:
+            if parameters:
+                raise UserError(f"{self.kind} '{name}' takes no parameters")
+            return cls()
+        return cls(parse(config_type, parameters, where=f"{self.kind} '{name}'"))
+
+
+ENVS: Registry[Any] = Registry("environment", "mithridate.envs")
+AGENTS: Registry[Any] = Registry("agent", "mithridate.agents")
+ATTACKERS: Registry[Any] = Registry("attacker", "mithridate.attackers")

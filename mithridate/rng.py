@@ -1,0 +1,109 @@
+"""Randomness without a global generator: a tree of named streams.
+
+`Rng(seed).child("pretrain", step)` names a stream; the name *is* the state, so a run is
+restored by restoring its seed and its cursor, and nothing drawn in one stream can shift
+another. Streams are counter-based (Philox): one key per (name, task), hence
+
+- splitting a batch of tasks changes nothing, and
+- two victims evaluated with the same `Rng` meet the same tasks, noise and contamination.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+
+@dataclass(frozen=True)
+class Rng:
+    """A node of the tree. Children are independent of each other and of their parent."""
+
+    seed: int
+    path: tuple[str | int, ...] = ()
+
+    def child(self, *names: str | int) -> Rng:
+        return Rng(self.seed, (*self.path, *names))
+
+    def _words(self) -> np.ndarray[Any, np.dtype[np.uint64]]:
+        """Two 64-bit words that identify this stream."""
+        name = json.dumps([self.seed, *self.path]).encode()
+        return np.frombuffer(hashlib.blake2b(name, digest_size=16).digest(), dtype=np.uint64)
+
+    def generator(self) -> np.random.Generator:
+        """A fresh generator at the beginning of this stream."""
+        return np.random.Generator(np.random.Philox(key=self._words()))
+
+    def torch_generator(self) -> torch.Generator:
+        """The same for PyTorch (CPU), used to initialise weights."""
+        return torch.Generator().manual_seed(int(self._words()[0] >> np.uint64(1)))
+
+    def streams(
+        self, ids: Tensor | Sequence[int], device: torch.device | str = "cpu"
+    ) -> TaskStreams:
+        """One independent stream for each task id."""
+        return TaskStreams(self, torch.as_tensor(ids).tolist(), torch.device(device))
+
+    def state(self) -> dict[str, Any]:
+        return {"seed": self.seed, "path": list(self.path)}
+
+    @classmethod
+    def from_state(cls, state: dict[str, Any]) -> Rng:
+        return cls(int(state["seed"]), tuple(state["path"]))
+
+
+class TaskStreams:
+    """Random numbers for B tasks at once, each task drawing from a stream of its own.
+
+    Draws of different kinds or widths come from different streams, so that an agent may
+    interleave them freely. They are made in blocks, because a step is short and a call is dear.
+    """
+
+    BLOCK = 64  # steps drawn ahead
+
+    def __init__(self, rng: Rng, ids: list[int], device: torch.device) -> None:
+        self._rng = rng
+        self._ids = ids
+        self.device = device
+        self._generators: dict[tuple[str, int], list[np.random.Generator]] = {}
+        self._blocks: dict[tuple[str, int], tuple[Tensor, int]] = {}
+
+    def __len__(self) -> int:
+        return len(self._ids)
+
+    def uniform(self, n: int = 1) -> Tensor:
+        """The next (B, n) numbers, uniform on [0, 1)."""
+        return self._next("uniform", n)
+
+    def normal(self, n: int = 1) -> Tensor:
+        """The next (B, n) standard normal numbers."""
+        return self._next("normal", n)
+
+    def _next(self, kind: str, n: int) -> Tensor:
+        block, used = self._blocks.get((kind, n), (None, self.BLOCK))
+        if block is None or used == self.BLOCK:
+            block, used = self._draw(kind, n), 0
+        self._blocks[kind, n] = (block, used + 1)
+        return block[used]
+
+    def _draw(self, kind: str, n: int) -> Tensor:
+        if (kind, n) not in self._generators:
+            word = self._rng.child(kind, n)._words()[0]
+            keys = (np.array([word, i], dtype=np.uint64) for i in self._ids)
+            self._generators[kind, n] = [
+                np.random.Generator(np.random.Philox(key=key)) for key in keys
+            ]
+        out = np.empty((len(self._ids), self.BLOCK, n), dtype=np.float32)  # (B, block, n)
+        for row, generator in zip(out, self._generators[kind, n], strict=True):
+            if kind == "uniform":
+                generator.random(out=row, dtype=np.float32)
+            else:
+                generator.standard_normal(out=row, dtype=np.float32)
+        block = np.ascontiguousarray(out.transpose(1, 0, 2))  # (block, B, n)
+        return torch.from_numpy(block).to(self.device)

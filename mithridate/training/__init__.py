@@ -1,0 +1,1 @@
+"""Training: one loop that checkpoints and resumes, and what it drives."""

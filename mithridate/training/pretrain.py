@@ -1,0 +1,114 @@
+"""Pretraining of the Decision-Pretrained Transformer (Lee et al., 2023; paper, section 4).
+
+Cross-entropy to the oracle's action after every prefix of a context, on tasks and contexts that
+are sampled anew at every step (there is no stored dataset to overfit to).
+"""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from mithridate.agents.in_context import InContextAgent
+from mithridate.config import PretrainConfig
+from mithridate.envs import env_of
+from mithridate.errors import TrainingDiverged
+from mithridate.evaluation.crossplay import total_scores
+from mithridate.evaluation.statistics import mean_ci95
+from mithridate.model.in_context import InContextModel
+from mithridate.model.weights import save_model
+from mithridate.rng import Rng
+from mithridate.training.loop import Cadence, Values, Watcher, train
+from mithridate.training.optimiser import Optimiser
+from mithridate.training.run_directory import RunDirectory
+
+
+class Pretraining:
+    """The trainee: a fresh model, its optimiser and the stream of contexts."""
+
+    def __init__(self, config: PretrainConfig) -> None:
+        self.config = config
+        self.rng = Rng(config.seed).child("pretrain")
+        self.env = env_of(config.env)
+        self.model = InContextModel(config.model, self.env.spec)
+        self.model.initialise(self.rng.child("initialise").torch_generator())
+        self.optimiser = Optimiser(self.model, config.optimiser, config.steps)
+        self.loss_limit = config.explosion_factor * math.log(max(2, self.env.spec.n_actions))
+
+    def step(self, step: int) -> Values:
+        batch, length = self.config.batches.shape(step)
+        rng = self.rng.child("step", step)
+        tasks = self.env.sample_tasks(batch, rng.child("tasks"))
+        contexts = self.env.sample_contexts(tasks, length, rng.child("contexts"))
+        loss = self.model.loss(contexts)
+        return self.optimiser.step(loss, step, self.loss_limit)
+
+    def evaluate(self, step: int) -> Values:
+        return self.measure(self.config.evaluate_tasks, self.rng.child("validation"))
+
+    def measure(self, n: int, rng: Rng) -> Values:
+        """The clean metric on n tasks drawn from `rng`."""
+        tasks = self.env.sample_tasks(n, rng.child("tasks"))
+        totals = total_scores(self.env, tasks, InContextAgent(self.model), rng=rng)
+        mean, ci95 = mean_ci95(totals.tolist())
+        return {"clean_mean": mean, "clean_ci95": ci95, "clean_tasks": n}
+
+    def tensors(self) -> dict[str, Tensor]:
+        tensors = {f"model.{name}": t for name, t in self.model.state_dict().items()}
+        tensors |= {f"optimiser.{name}": t for name, t in self.optimiser.tensors().items()}
+        return tensors
+
+    def load_tensors(self, tensors: dict[str, Tensor]) -> None:
+        def part(prefix: str) -> dict[str, Tensor]:
+            return {k.removeprefix(prefix): t for k, t in tensors.items() if k.startswith(prefix)}
+
+        self.model.load_state_dict(part("model."))
+        self.optimiser.load_tensors(part("optimiser."))
+
+
+def pretrain(
+    config: PretrainConfig, out: Path | str | None = None, watchers: list[Watcher] | None = None
+) -> Path:
+    """Pretrain in the directory `out` (default runs/pretrain-<env>-<hash>), or go on where an
+    earlier call stopped. Returns the path of the weights."""
+    torch.set_num_threads(config.threads)
+    path = Path(out) if out else default_directory(config)
+    run = RunDirectory(path, config)
+    try:
+        if not run.model_path.with_suffix(".json").exists():
+            _train_and_save(config, run, watchers)
+    finally:
+        run.close()
+    return run.model_path
+
+
+def default_directory(config: PretrainConfig) -> Path:
+    return Path("runs") / f"pretrain-{config.env.name}-{config.hash()}"
+
+
+def _train_and_save(
+    config: PretrainConfig, run: RunDirectory, watchers: list[Watcher] | None
+) -> None:
+    trainee = Pretraining(config)
+    cadence = Cadence(
+        config.steps, config.log_every, config.evaluate_every, config.checkpoint_every
+    )
+    try:
+        train(trainee, cadence, run, watchers)
+    except TrainingDiverged as error:
+        kept = f"the last good checkpoint is kept in {run.path}"
+        advice = "lower optimiser.learning_rate or set optimiser.clip_norm"
+        raise TrainingDiverged(f"training diverged: {error}; {kept}; {advice}") from None
+    card: dict[str, Any] = {
+        "kind": "dpt",
+        "env": config.env.to_json(),
+        "seed": config.seed,
+        "config_hash": config.hash(),
+        "training": config.to_json(),
+        "metrics": trainee.measure(config.final_tasks, trainee.rng.child("final")),
+    }
+    save_model(run.model_path, trainee.model, card)

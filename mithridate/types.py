@@ -1,0 +1,214 @@
+"""The data that flows through the library, and the three protocols.
+
+Axis letters, everywhere: B tasks, T steps, E episodes, A actions, S states, D features.
+Everything is batched over B; a single task is B = 1.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeVar
+
+import torch
+from torch import Tensor
+
+if TYPE_CHECKING:
+    from mithridate.config import EnvConfig
+    from mithridate.rng import Rng, TaskStreams
+
+Observation = Tensor | dict[str, Tensor] | None
+"""What an agent sees of the state: nothing (bandits), a (B, D) tensor, or a dict of tensors."""
+
+State = Any
+"""The environment's own state: whatever `reset` returned."""
+
+TasksT = TypeVar("TasksT", bound="Tasks")
+
+
+@dataclass(frozen=True)
+class Metric:
+    """What the tables show: a per-step quantity, summed over the episode."""
+
+    name: str
+    better: Literal["lower", "higher"]
+
+
+@dataclass(frozen=True)
+class EnvSpec:
+    """What agents may know about an environment before they meet a task."""
+
+    name: str
+    n_actions: int
+    horizon: int
+    metric: Metric
+    observation: tuple[int, ...] | Mapping[str, tuple[int, ...]] | None = None
+    """Shape without the batch axis; None if there is nothing to observe."""
+    noise_size: int = 0
+    """Standard normal numbers that one `step` consumes per task."""
+
+
+@dataclass(frozen=True)
+class Tasks:
+    """A batch of B tasks: every field is a tensor whose first axis is B."""
+
+    ids: Tensor
+    """(B,) int64. A task's identity: it selects its random streams."""
+
+    def __len__(self) -> int:
+        return len(self.ids)
+
+    @property
+    def device(self) -> torch.device:
+        return self.ids.device
+
+    def select(self: TasksT, index: Tensor | slice) -> TasksT:
+        """Some of the tasks, in the order of `index`."""
+        return type(self)(**{f.name: getattr(self, f.name)[index] for f in fields(self)})
+
+    def to(self: TasksT, device: torch.device | str) -> TasksT:
+        return type(self)(**{f.name: getattr(self, f.name).to(device) for f in fields(self)})
+
+
+@dataclass(frozen=True)
+class Contexts:
+    """Interactions with labels, to learn from. Prefix h holds the first h transitions."""
+
+    actions: Tensor
+    """(B, T) int64."""
+    rewards: Tensor
+    """(B, T) float32, as the agent would observe them."""
+    labels: Tensor
+    """(B, T + 1) int64: the action to predict after each prefix, the empty one included."""
+
+
+@dataclass(frozen=True)
+class Trajectory:
+    """What happened in a rollout of B tasks for T = E * horizon steps."""
+
+    observations: Observation
+    """(B, E, horizon + 1, ...), each stored once: the last of an episode is its final state."""
+    actions: Tensor
+    """(B, T) int64."""
+    true_rewards: Tensor
+    """(B, T) float32: what the environment paid. Metrics use only these."""
+    proposed_rewards: Tensor
+    """(B, T) float32: what the attacker would have the agent see (the true ones without one)."""
+    observed_rewards: Tensor
+    """(B, T) float32: what the agent saw."""
+    poisoned: Tensor
+    """(B, T) bool: steps at which the proposed reward was shown."""
+    optimal_actions: Tensor
+    """(B, T) int64."""
+
+    def observations_before(self) -> Observation:
+        """(B, T, ...): what the agent saw when it acted."""
+        return _map(self.observations, lambda x: x[:, :, :-1].flatten(1, 2))
+
+    def observations_after(self) -> Observation:
+        """(B, T, ...): what it saw next."""
+        return _map(self.observations, lambda x: x[:, :, 1:].flatten(1, 2))
+
+
+@dataclass(frozen=True)
+class Step:
+    """One step of B tasks, as an attacker sees it."""
+
+    t: int
+    observation: Observation
+    state: State
+    actions: Tensor
+    """(B,) int64."""
+    true_rewards: Tensor
+    """(B,) float32."""
+    next_observation: Observation
+
+
+@dataclass
+class Secrets:
+    """What only privileged agents (oracles) are given. The rollout keeps `state` current."""
+
+    env: Env
+    tasks: Tasks
+    eps: float
+    attacker: Attacker | None
+    state: State = None
+
+
+class Env(Protocol):
+    """A *distribution of tasks*, not a single one."""
+
+    spec: EnvSpec
+    config: EnvConfig
+
+    def sample_tasks(self, n: int, rng: Rng, first: int = 0) -> Tasks:
+        """n tasks with ids first … first + n − 1; each depends only on `rng` and its id."""
+        ...
+
+    def reset(self, tasks: Tasks) -> State: ...
+
+    def step(
+        self, tasks: Tasks, state: State, actions: Tensor, noise: Tensor
+    ) -> tuple[State, Tensor]:
+        """Next state and true reward (B,), given (B,) actions and (B, noise_size) noise."""
+        ...
+
+    def observe(self, state: State) -> Observation: ...
+
+    def action_values(self, tasks: Tasks, state: State) -> Tensor:
+        """(B, A): what each action is worth; for bandits its mean reward, for MDPs Q*."""
+        ...
+
+    def optimal_action(self, tasks: Tasks, state: State) -> Tensor:
+        """(B,) the oracle's action."""
+        ...
+
+    def score(self, tasks: Tasks, trajectory: Trajectory) -> Tensor:
+        """(B, T): the metric's contribution of each step, from true quantities only."""
+        ...
+
+    def sample_contexts(self, tasks: Tasks, length: int, rng: Rng) -> Contexts:
+        """Pretraining data: one context of `length` transitions for each task."""
+        ...
+
+
+class Agent(Protocol):
+    """Anything that acts. One `reset` per batch of tasks, never between episodes.
+
+    Optional: `begin_episode()` and `end_episode()`; `learning_episodes`, how many episodes it
+    learns for before the evaluated one; and, for oracles, `reveal(secrets)`, called before
+    `reset`, which marks the agent as privileged.
+    """
+
+    def reset(self, spec: EnvSpec, batch: int, rng: TaskStreams) -> None: ...
+
+    def act(self, obs: Observation) -> Tensor:
+        """(B,) int64."""
+        ...
+
+    def observe(
+        self, obs: Observation, actions: Tensor, rewards: Tensor, next_obs: Observation
+    ) -> None: ...
+
+
+class Attacker(Protocol):
+    """Corrupts rewards. It sees the true ones; the victim is a black box to it."""
+
+    def reset(self, spec: EnvSpec, tasks: Tasks, rng: TaskStreams) -> None: ...
+
+    def poison(self, step: Step) -> Tensor:
+        """(B,) proposed rewards; asked at every step, whether or not it is contaminated."""
+        ...
+
+    def cost(self) -> Tensor:
+        """(B,) the norm of the attack on each task, to be held against the budget."""
+        ...
+
+
+def _map(observation: Observation, f: Any) -> Observation:
+    if observation is None:
+        return None
+    if isinstance(observation, dict):
+        return {name: f(value) for name, value in observation.items()}
+    result: Tensor = f(observation)
+    return result
