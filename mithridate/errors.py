@@ -14,6 +14,10 @@ class TrainingDiverged(Exception):
     """The loss is not finite, or has exploded. The last good checkpoint is kept."""
 
 
+class Interrupted(Exception):
+    """The user asked to stop. A checkpoint of the last finished step was written."""
+
+
 def unknown(kind: str, name: str, choices: Iterable[str]) -> UserError:
     """An error for an unknown `name`, with the nearest valid one and the choices."""
     choices = sorted(choices)

@@ -46,7 +46,7 @@ class Registry(Generic[T]):
             raise unknown(self.kind, name, self._classes)
         return self._classes[name]
 
-    def create(self, name: str, **parameters: Any) -> Any:
+    def create(self, name: str, /, **parameters: Any) -> Any:
         """An instance of the class called `name`, its `Config` filled from `parameters`."""
         from mithridate.config import parse
 

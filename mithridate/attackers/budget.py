@@ -8,7 +8,8 @@ from torch import Tensor
 
 def norm(offsets: Tensor) -> Tensor:
     """(B,) Euclidean norm of each task's offsets (B, ...): what is held against the budget."""
-    return offsets.flatten(1).norm(dim=1)
+    lengths: Tensor = torch.linalg.vector_norm(offsets.flatten(1), dim=1)
+    return lengths
 
 
 def project(offsets: Tensor, budget: float) -> Tensor:

@@ -12,7 +12,7 @@ def env_of(config: EnvConfig) -> Env:
     return env
 
 
-def make_env(name: str, **parameters: object) -> Env:
+def make_env(name: str, /, **parameters: object) -> Env:
     """A registered environment, e.g. make_env("bandit", arms=10, horizon=200)."""
     env: Env = ENVS.create(name, **parameters)
     return env

@@ -21,8 +21,6 @@ from mithridate.rollout import rollout
 from mithridate.types import Agent, Attacker, Env, Tasks
 from mithridate.versions import versions
 
-Progress = Callable[[str], None]
-
 
 @dataclass(frozen=True)
 class Record:
@@ -51,10 +49,18 @@ class Record:
 
 
 @dataclass(frozen=True)
+class Curve:
+    """The cumulative score over time: mean over tasks and 2 × SEM, (T,) each."""
+
+    mean: Tensor
+    ci95: Tensor
+
+
+@dataclass(frozen=True)
 class Evaluation:
     records: list[Record]
-    curves: dict[str, Tensor]
-    """Per agent (replications, T): cumulative score, mean over tasks."""
+    curves: dict[str, list[Curve]]
+    """Per agent, one curve for each replication."""
 
     def to_json(self) -> dict[str, Any]:
         return {"records": [record.to_json() for record in self.records]}
@@ -75,19 +81,18 @@ def evaluate(
     env: Env | str,
     agents: Sequence[AgentLike] | Mapping[str, AgentLike],
     *,
-    progress: Progress | None = None,
+    on_step: Callable[[], None] | None = None,
     **settings: Any,
 ) -> Evaluation:
     """Measure agents on fresh tasks; all of them meet the same tasks and the same luck.
 
     `agents`: registered names, shipped models, weight files, 'module:Class', or objects of your
     own; a mapping gives them labels. `settings`: the fields of EvaluateConfig (tasks, seed,
-    replications, attacker, eps, budget, …).
+    replications, attacker, eps, budget, …). `on_step` is called after every batched step.
     """
-    if isinstance(env, str):
-        env = ENVS.create(env)
-    config = parse(EvaluateConfig, {"env": env.config, **settings}, where="evaluate")
-    return evaluate_config(config, agents, env=env, progress=progress)
+    environment: Env = ENVS.create(env) if isinstance(env, str) else env
+    config = parse(EvaluateConfig, {"env": environment.config, **settings}, where="evaluate")
+    return evaluate_config(config, agents, env=environment, on_step=on_step)
 
 
 def evaluate_config(
@@ -95,7 +100,7 @@ def evaluate_config(
     agents: Sequence[AgentLike] | Mapping[str, AgentLike],
     *,
     env: Env | None = None,
-    progress: Progress | None = None,
+    on_step: Callable[[], None] | None = None,
 ) -> Evaluation:
     """`evaluate`, with everything said by a configuration (`env`: the one to use, if at hand)."""
     torch.set_num_threads(config.threads)
@@ -104,18 +109,18 @@ def evaluate_config(
     if config.attacker != "none":
         attacker = ATTACKERS.create(config.attacker, budget=config.budget)
     records: list[Record] = []
-    curves: dict[str, list[Tensor]] = {}
+    curves: dict[str, list[Curve]] = {}
     for label, agent in _labelled(agents):
         for replication in range(config.replications):
             begun = time.monotonic()
             rng = Rng(config.seed).child("evaluate", replication)
             tasks = env.sample_tasks(config.tasks, rng.child("tasks"))
             scores = step_scores(
-                env, tasks, agent, attacker, config.eps, rng=rng, block=config.block,
-                on_step=(lambda label=label: progress(label)) if progress else None,
+                env, tasks, agent, attacker, config.eps,
+                rng=rng, block=config.block, on_step=on_step,
             )  # fmt: skip
             mean, ci95 = mean_ci95(scores.sum(1).tolist())
-            curves.setdefault(label, []).append(scores.mean(0).cumsum(0).cpu())
+            curves.setdefault(label, []).append(_curve(scores))
             records.append(
                 Record(
                     agent=label, environment=env.spec.name, metric=env.spec.metric.name,
@@ -126,7 +131,7 @@ def evaluate_config(
                     seconds=round(time.monotonic() - begun, 3),
                 )
             )  # fmt: skip
-    return Evaluation(records, {label: torch.stack(rows) for label, rows in curves.items()})
+    return Evaluation(records, curves)
 
 
 def step_scores(
@@ -152,6 +157,12 @@ def step_scores(
 def total_scores(env: Env, tasks: Tasks, agent: Agent, *, rng: Rng, block: int = 250) -> Tensor:
     """(B,): the episode's metric on each task, without an attacker."""
     return step_scores(env, tasks, agent, rng=rng, block=block).sum(1)
+
+
+def _curve(scores: Tensor) -> Curve:
+    cumulative = scores.cumsum(1)  # (B, T)
+    spread = cumulative.std(0) if len(cumulative) > 1 else torch.full_like(cumulative[0], math.nan)
+    return Curve(cumulative.mean(0).cpu(), (2 * spread / math.sqrt(len(cumulative))).cpu())
 
 
 def _labelled(

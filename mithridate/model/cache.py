@@ -26,15 +26,19 @@ class KVCache:
 
     def write(self, layer: int, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
         """Store (B, heads, d) at the current position; return all (B, heads, d, length + 1)."""
+        self.keys[:, layer, :, :, self.length] = k
+        self.values[:, layer, :, :, self.length] = v
+        end = self.length + 1
+        return self.keys[:, layer, :, :, :end], self.values[:, layer, :, :, :end]
+
+    def position(self) -> int:
+        """Where the next token goes."""
         if self.length >= self.capacity:
             raise UserError(
                 f"the context is full: this model holds {self.capacity - 1} transitions; "
                 "use a shorter horizon or a model trained on a longer one"
             )
-        self.keys[:, layer, :, :, self.length] = k
-        self.values[:, layer, :, :, self.length] = v
-        end = self.length + 1
-        return self.keys[:, layer, :, :, :end], self.values[:, layer, :, :, :end]
+        return self.length
 
     def advance(self) -> None:
         """Move to the next position, once every layer has written."""

@@ -71,7 +71,7 @@ class Transformer(nn.Module):
 
     def step(self, x: Tensor, cache: KVCache) -> Tensor:
         """(B, D) → (B, D): what `forward` gives at the next position, given the cache."""
-        x = x + self.positions[cache.length]
+        x = x + self.positions[cache.position()]
         for layer, block in enumerate(self.blocks):
             x = block.step(x, cache, layer)  # type: ignore[operator]
         cache.advance()

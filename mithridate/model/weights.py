@@ -96,20 +96,18 @@ def find(source: str | Path) -> Path:
 
 def _read_card(path: Path) -> dict[str, Any]:
     try:
-        card = json.loads(path.read_text())
+        card: Any = json.loads(path.read_text())
     except OSError as error:
         raise UserError(f"cannot read the weights' card {path}: {error.strerror}") from None
     except ValueError:
         raise UserError(f"card {path} is damaged: not JSON") from None
-    missing = {"format", "kind", "env", "model", "sha256"} - (
-        card if isinstance(card, dict) else {}
-    ).keys()
+    if not isinstance(card, dict):
+        raise UserError(f"card {path} is damaged: not a JSON object")
+    missing = sorted({"format", "kind", "env", "model", "sha256"} - card.keys())
     if missing:
-        raise UserError(f"card {path} is damaged: no {', '.join(sorted(missing))}")
+        raise UserError(f"card {path} is damaged: no {', '.join(missing)}")
     if card["format"] != CARD_FORMAT:
-        raise UserError(
-            f"card {path} has format {card['format']}; this version reads {CARD_FORMAT}"
-        )
+        raise UserError(f"card {path}: format {card['format']}; this version reads {CARD_FORMAT}")
     return card
 
 

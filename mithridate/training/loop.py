@@ -17,13 +17,10 @@ from typing import Any, Protocol
 
 from torch import Tensor
 
+from mithridate.errors import Interrupted
 from mithridate.training.run_directory import RunDirectory
 
 Values = dict[str, float]
-
-
-class Interrupted(Exception):
-    """The user asked to stop. A checkpoint of the last finished step was written."""
 
 
 class Trainee(Protocol):

@@ -1,0 +1,5 @@
+"""`python -m mithridate`."""
+
+from mithridate.cli import main
+
+main()

@@ -1,0 +1,221 @@
+"""The command line. Every user error is one line on standard error and exit code 2."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from mithridate.errors import Interrupted, TrainingDiverged, UserError
+
+app = typer.Typer(
+    name="mithridate",
+    help="In-context reinforcement learning that survives reward poisoning.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+)
+
+EnvName = Annotated[str, typer.Argument(help="The environment, e.g. bandit.", metavar="ENV")]
+Preset = Annotated[
+    str, typer.Option(help="smoke (seconds), laptop, or paper (the paper's own settings).")
+]
+Sets = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--set", metavar="KEY=VALUE",
+        help="Override one setting, e.g. --set optimiser.learning_rate=0.0003. May be repeated.",
+    ),
+]  # fmt: skip
+Seed = Annotated[int | None, typer.Option(help="Root of all random streams (default 0).")]
+Json = Annotated[bool, typer.Option("--json", help="Print one JSON document and nothing else.")]
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        from mithridate.versions import versions
+
+        print(f"mithridate {versions()['mithridate']}")
+        raise typer.Exit
+
+
+@app.callback()
+def _root(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Show the version.")
+    ] = False,
+) -> None:
+    pass
+
+
+@app.command()
+def pretrain(
+    env: EnvName,
+    preset: Preset = "laptop",
+    seed: Seed = None,
+    sets: Sets = None,
+    out: Annotated[
+        Path | None,
+        typer.Option(help="The run's directory (default runs/pretrain-ENV-<config hash>)."),
+    ] = None,
+    tensorboard: Annotated[
+        bool, typer.Option("--tensorboard", help="Also write TensorBoard event files.")
+    ] = False,
+    as_json: Json = False,
+) -> None:
+    """Pretrain a Decision-Pretrained Transformer (DPT).
+
+    The run's directory holds config.json, log.jsonl, a checkpoint and, when finished,
+    model.safetensors with its card model.json. Interrupt it at any time: the same command goes
+    on where it stopped, with the same result.
+    """
+    from mithridate.config import PretrainConfig, resolve
+    from mithridate.model.weights import load_model
+    from mithridate.progress import TrainingProgress
+    from mithridate.training.loop import Watcher
+    from mithridate.training.pretrain import default_directory
+    from mithridate.training.pretrain import pretrain as run
+    from mithridate.training.tensorboard import TensorBoard
+
+    config = resolve(PretrainConfig, "pretrain", env, preset, sets or (), seed=seed)
+    directory = out or default_directory(config)
+    watchers: list[Watcher] = [TensorBoard(directory / "tensorboard")] if tensorboard else []
+    with TrainingProgress(f"pretrain {env}") as progress:
+        weights = run(config, directory, [progress, *watchers])
+    card = load_model(weights)[1]
+    if as_json:
+        _print_json({"weights": str(weights), "card": card})
+    else:
+        metrics = card["metrics"]
+        print(f"{weights}")
+        print(
+            f"clean score {metrics['clean_mean']:.2f} ± {metrics['clean_ci95']:.2f} "
+            f"over {metrics['clean_tasks']} fresh tasks (seed {card['seed']})"
+        )
+
+
+@app.command()
+def evaluate(
+    env: EnvName,
+    agents: Annotated[
+        str,
+        typer.Option(
+            help="Comma-separated: registered agents (ts, ucb1(constant=1), …), shipped models, "
+            "run directories, .safetensors files, or module:Class of your own."
+        ),
+    ],
+    preset: Preset = "laptop",
+    tasks: Annotated[int | None, typer.Option(help="Tasks per replication.")] = None,
+    replications: Annotated[int | None, typer.Option(help="Independent repetitions.")] = None,
+    attacker: Annotated[str | None, typer.Option(help="An attacker, or none (default).")] = None,
+    eps: Annotated[float | None, typer.Option(help="Share of poisoned steps.")] = None,
+    budget: Annotated[float | None, typer.Option(help="Norm of the attack.")] = None,
+    seed: Seed = None,
+    sets: Sets = None,
+    figure: Annotated[Path | None, typer.Option(help="Save the curves over time here.")] = None,
+    as_json: Json = False,
+) -> None:
+    """Measure agents on fresh tasks: all of them meet the same tasks with the same luck."""
+    from mithridate.agents.resolve import make_agent, split_agents
+    from mithridate.config import EvaluateConfig, resolve
+    from mithridate.evaluation.crossplay import evaluate_config
+    from mithridate.progress import counting
+    from mithridate.report.figures import score_curves
+    from mithridate.report.tables import evaluation_table
+
+    config = resolve(
+        EvaluateConfig, "evaluate", env, preset, sets or (), seed=seed, tasks=tasks,
+        replications=replications, attacker=attacker, eps=eps, budget=budget,
+    )  # fmt: skip
+    names = split_agents(agents)
+    for name in names:
+        make_agent(name)  # a wrong name should not cost the time of the ones before it
+    blocks = -(-config.tasks // config.block)
+    total = len(names) * config.replications * blocks * config.env.horizon
+    with counting(f"evaluate {env}", total) as on_step:
+        evaluation = evaluate_config(config, names, on_step=on_step)
+    if figure is not None:
+        score_curves(evaluation, figure)
+    if as_json:
+        _print_json(evaluation.to_json())
+    else:
+        Console().print(evaluation_table(evaluation))
+
+
+@app.command()
+def demo(
+    out: Annotated[Path, typer.Option(help="Where the figure goes.")] = Path("demo_output"),
+) -> None:
+    """Compare the shipped model with classical bandits, and pretrain a tiny one live."""
+    from mithridate.demo import run
+
+    run(out, Console())
+
+
+@app.command()
+def doctor(as_json: Json = False) -> None:
+    """Show versions, cores, device, native kernels, extras and shipped models."""
+    from mithridate.doctor import examine
+
+    found = examine()
+    if as_json:
+        _print_json(found)
+        return
+    table = Table(show_header=False, box=None)
+    for key, value in found.items():
+        rows = value.items() if isinstance(value, dict) else [("", value)]
+        for name, item in rows:
+            shown = {True: "yes", False: "no"}.get(item, item) if isinstance(item, bool) else item
+            text = ", ".join(shown) or "none" if isinstance(shown, list) else str(shown)
+            table.add_row(f"{key.replace('_', ' ')} {name}".strip(), text)
+    Console().print(table)
+
+
+def _print_json(document: Any) -> None:
+    print(json.dumps(document, indent=2, allow_nan=False))
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """The console script."""
+    sys.exit(run(list(sys.argv[1:] if arguments is None else arguments)))
+
+
+def run(arguments: list[str]) -> int:
+    """Run one command; the exit code."""
+    try:
+        code = app(args=arguments, prog_name="mithridate", standalone_mode=False)
+        return code if isinstance(code, int) else 0
+    except UserError as error:
+        return _fail(error, 2)
+    except TrainingDiverged as error:
+        return _fail(error, 1)
+    except KeyboardInterrupt:
+        return _fail("interrupted", 130)
+    except Interrupted as error:
+        return _fail(f"{error}; the same command goes on from there", 130)
+    except Exception as error:
+        if type(error).__name__ == "NoArgsIsHelpError":
+            print(error.format_message())  # type: ignore[attr-defined]
+            return 0
+        if hasattr(error, "format_message"):  # typer's own, whatever click it is built on
+            return _fail(_usage(error), 2)
+        raise
+
+
+def _usage(error: Any) -> str:
+    message = " ".join(str(error.format_message()).split()).rstrip(".")
+    context = getattr(error, "ctx", None)
+    path = context.command_path if context is not None else "mithridate"
+    return f"{message[:1].lower()}{message[1:]} (see {path} --help)"
+
+
+def _fail(message: object, code: int) -> int:
+    print(f"error: {message}", file=sys.stderr)
+    return code

@@ -1,0 +1,33 @@
+"""What is installed, and what this machine offers."""
+
+from __future__ import annotations
+
+import os
+import platform
+from typing import Any
+
+import torch
+
+from mithridate.model.weights import zoo_names
+from mithridate.versions import installed, versions
+
+EXTRAS = {"tensorboard": ("tensorboard",)}
+"""Each extra and the packages that it brings."""
+
+
+def examine() -> dict[str, Any]:
+    accelerator = "cpu"
+    if torch.cuda.is_available():
+        accelerator = torch.cuda.get_device_name()
+    elif torch.backends.mps.is_available():
+        accelerator = "mps"
+    return {
+        "versions": versions(),
+        "machine": platform.machine(),
+        "cores": os.cpu_count(),
+        "torch_threads": torch.get_num_threads(),
+        "device": accelerator,
+        "native_kernels": False,
+        "extras": {name: all(map(installed, needs)) for name, needs in EXTRAS.items()},
+        "zoo": zoo_names(),
+    }

@@ -1,0 +1,1 @@
+"""Showing results: tables, figures, and the paper's numbers to hold them against."""

@@ -1,0 +1,55 @@
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+from mithridate.config import PretrainConfig, resolve
+from mithridate.training.pretrain import pretrain
+
+
+@pytest.fixture(autouse=True)
+def _one_thread():
+    """Tests do not depend on how many cores there are."""
+    torch.set_num_threads(1)
+
+
+@pytest.fixture(scope="session")
+def smoke_config() -> PretrainConfig:
+    return resolve(PretrainConfig, "pretrain", "bandit", "smoke", threads=1)
+
+
+@pytest.fixture(scope="session")
+def smoke_model(tmp_path_factory, smoke_config) -> Path:
+    """Weights of a finished smoke run (3 arms, horizon 20). Copy before you damage them."""
+    return pretrain(smoke_config, tmp_path_factory.mktemp("smoke") / "run")
+
+
+@pytest.fixture
+def cli():
+    """Run the command line in a process of its own: (exit code, stdout, stderr)."""
+
+    def run(*arguments: str, **options) -> tuple[int, str, str]:
+        done = subprocess.run(
+            [sys.executable, "-m", "mithridate", *map(str, arguments)],
+            capture_output=True, text=True, timeout=300, **options,
+        )  # fmt: skip
+        return done.returncode, done.stdout, done.stderr
+
+    return run
+
+
+@pytest.fixture
+def command(capsys):
+    """The same in this process, which is faster: (exit code, stdout, stderr)."""
+    from mithridate.cli import run as run_cli
+
+    def run(*arguments: str) -> tuple[int, str, str]:
+        code = run_cli([str(a) for a in arguments])
+        captured = capsys.readouterr()
+        return code, captured.out, captured.err
+
+    return run

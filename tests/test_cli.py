@@ -1,0 +1,140 @@
+"""The command line as a user meets it, bad input above all."""
+
+import json
+import os
+
+import pytest
+
+SMOKE = ("--preset", "smoke")
+
+
+def files_below(path):
+    return sorted(str(p.relative_to(path)) for p in path.rglob("*"))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["pretrian", "bandit"], "Did you mean 'pretrain'"),
+        (["pretrain", "bandti"], "unknown environment 'bandti'; did you mean 'bandit'?"),
+        (["pretrain"], "missing argument"),
+        (["pretrain", "bandit", "--presett", "smoke"], "--preset"),
+        (["pretrain", "bandit", "--preset", "smokey"], "did you mean 'smoke'?"),
+        (["pretrain", "bandit", "--set", "optimizer.learning_rate=1"], "did you mean 'optimiser'?"),
+        (["pretrain", "bandit", "--set", "env.horizon=-3"], "greater than 0, not -3"),
+        (["pretrain", "bandit", "--set", "steps=many"], "valid integer"),
+        (["pretrain", "bandit", "--seed", "-1"], "'seed': input should be greater than or equal"),
+        (["evaluate", "bandit", "--agents", "tss"], "unknown agent 'tss'; did you mean 'ts'?"),
+        (["evaluate", "bandit", "--agents", "ts,,ts"], "separated by commas"),
+        (["evaluate", "bandit", "--agents", "ts(prior=1)"], "did you mean 'prior_std'?"),
+        (["evaluate", "bandit", "--agents", "uniform(x=1)"], "takes no parameters"),
+        (["evaluate", "bandit", "--agents", "no_module:Agent"], "cannot import no_module"),
+        (["evaluate", "bandit", "--agents", "json:Agent"], "has no 'Agent'"),
+        (["evaluate", "bandit", "--agents", "ts", "--attacker", "unifrm"], "mean 'uniform'"),
+        (["evaluate", "bandit", "--agents", "ts", "--eps", "1.5"], "less than or equal to 1"),
+        (["evaluate", "bandit", "--agents", "ts", "--tasks", "0"], "greater than 0"),
+        (["evaluate", "bandit", "--agents", "missing.safetensors"], "not found"),
+        (["pretrain", "bandit", "--out", "/dev/null/run"], "cannot write to directory"),
+        (["pretrain", "bandit", "--out", "/proc/run"], "cannot write to directory"),
+        (["evaluate", "bandit", "--agents", "ts", "--preset", "smoke", "--figure", "/proc/x/y.png"],
+         "cannot write"),
+        (["demo", "--out", "/proc/demo"], "cannot write to directory"),
+    ],
+)  # fmt: skip
+def test_bad_input_is_one_line_and_exit_code_2(arguments, message, command, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    code, stdout, stderr = command(*arguments)
+    assert (code, stdout) == (2, "")
+    assert message in stderr
+    assert stderr.count("\n") == 1, stderr
+    assert stderr.startswith("error: ")
+    assert files_below(tmp_path) == []
+
+
+def test_the_console_script_exits_with_2_and_no_traceback(cli):
+    code, stdout, stderr = cli("evaluate", "nothing", "--agents", "ts")
+    assert (code, stdout) == (2, "")
+    assert stderr == "error: unknown environment 'nothing' (choices: bandit)\n"
+
+
+def test_damaged_weights_on_the_command_line(smoke_model, tmp_path, command):
+    copy = tmp_path / "model.safetensors"
+    copy.write_bytes(smoke_model.read_bytes()[:-1])
+    copy.with_suffix(".json").write_bytes(smoke_model.with_suffix(".json").read_bytes())
+    code, _, stderr = command("evaluate", "bandit", "--agents", copy, *SMOKE)
+    assert code == 2
+    assert "damaged" in stderr and stderr.count("\n") == 1
+
+
+def test_json_is_one_document(command):
+    code, stdout, stderr = command(
+        "evaluate", "bandit", "--agents", "ts,oracle", "--replications", "2", "--json", *SMOKE
+    )
+    assert (code, stderr) == (0, "")
+    records = json.loads(stdout)["records"]
+    assert [(r["agent"], r["replication"]) for r in records] == [
+        ("ts", 0), ("ts", 1), ("oracle", 0), ("oracle", 1),
+    ]  # fmt: skip
+    wanted = {"agent", "attacker", "target", "eps", "budget", "replication", "mean", "ci95",
+              "tasks", "seed"}  # fmt: skip
+    assert all(wanted <= record.keys() for record in records)
+    assert records[0]["mean"] != records[1]["mean"]
+
+
+def test_json_of_a_single_task_has_no_nan(command):
+    _, stdout, _ = command("evaluate", "bandit", "--agents", "ts", "--tasks", "1", "--json", *SMOKE)
+    assert json.loads(stdout)["records"][0]["ci95"] is None
+
+
+def test_block_size_does_not_change_the_result(command):
+    def means(block):
+        _, stdout, _ = command(
+            "evaluate", "bandit", "--agents", "ts,ucb1", "--json", "--set", f"block={block}", *SMOKE
+        )
+        return [record["mean"] for record in json.loads(stdout)["records"]]
+
+    assert means(3) == means(1000)
+
+
+def test_pretrain_evaluate_and_figure(cli, tmp_path):
+    """Two commands from nothing to a picture, quiet because nobody is looking."""
+    code, stdout, stderr = cli("pretrain", "bandit", *SMOKE, "--out", tmp_path / "run", "--json")
+    assert (code, stderr) == (0, "")
+    weights = json.loads(stdout)["weights"]
+    figure = tmp_path / "curves.png"
+    code, stdout, stderr = cli(
+        "evaluate", "bandit", "--agents", f"{weights},ts", "--figure", figure, *SMOKE
+    )
+    assert (code, stderr) == (0, "")
+    assert "cumulative regret" in stdout
+    assert figure.read_bytes().startswith(b"\x89PNG")
+
+
+def test_an_agent_of_the_users_own(command, tmp_path, monkeypatch):
+    (tmp_path / "my_agents.py").write_text(
+        "class First:\n"
+        "    def reset(self): pass\n"
+        "    def act(self, obs): return 0\n"
+        "    def observe(self, obs, action, reward, next_obs): pass\n"
+    )
+    monkeypatch.chdir(tmp_path)
+    code, stdout, _ = command(
+        "evaluate", "bandit", "--agents", "my_agents:First,uniform", "--json", *SMOKE
+    )
+    assert code == 0
+    assert [r["agent"] for r in json.loads(stdout)["records"]] == ["First", "uniform"]
+
+
+def test_doctor(command):
+    code, stdout, _ = command("doctor", "--json")
+    found = json.loads(stdout)
+    assert code == 0
+    assert found["cores"] == os.cpu_count()
+    assert {"versions", "device", "native_kernels", "extras", "zoo"} <= found.keys()
+    assert command("doctor")[0] == 0
+
+
+def test_help_names_every_command(command):
+    _, stdout, _ = command("--help")
+    for name in ("pretrain", "evaluate", "demo", "doctor"):
+        assert name in stdout

@@ -1,0 +1,98 @@
+import pytest
+from pydantic import BaseModel
+
+from mithridate import config as configs
+from mithridate.config import Config, EvaluateConfig, PretrainConfig, parse, resolve
+from mithridate.errors import UserError
+from mithridate.evaluation.crossplay import evaluate_config
+from mithridate.registry import AGENTS, ATTACKERS, ENVS
+from mithridate.training.pretrain import pretrain
+
+
+def test_presets_and_overrides():
+    laptop = resolve(PretrainConfig, "pretrain", "bandit")
+    assert (laptop.steps, laptop.optimiser.learning_rate) == (4000, 1e-3)
+    paper = resolve(PretrainConfig, "pretrain", "bandit", "paper")
+    assert paper.steps == 400 * 1250
+    assert [paper.batches.shape(s) for s in range(3)] == [(64, 500)] * 3
+    changed = resolve(
+        PretrainConfig, "pretrain", "bandit", "smoke",
+        ["optimiser.clip_norm=null", "env.arms=4", "model.width=8"], seed=5,
+    )  # fmt: skip
+    assert changed.optimiser.clip_norm is None
+    assert changed.optimiser.warmup_steps == 5, "the preset's sibling keys survive"
+    assert (changed.env.arms, changed.env.horizon, changed.model.width) == (4, 20, 8)
+    assert changed.seed == 5
+
+
+def test_hash_is_of_content():
+    a = resolve(PretrainConfig, "pretrain", "bandit")
+    assert a.hash() == resolve(PretrainConfig, "pretrain", "bandit", sets=["seed=0"]).hash()
+    assert a.hash() != resolve(PretrainConfig, "pretrain", "bandit", seed=1).hash()
+    assert a.hash() != resolve(PretrainConfig, "pretrain", "bandit", sets=["env.arms=6"]).hash()
+    assert parse(PretrainConfig, a.to_json()) == a
+
+
+@pytest.mark.parametrize(
+    ("sets", "message"),
+    [
+        ("stepz=3", "unknown key 'stepz'; did you mean 'steps'"),
+        ("optimiser.learningrate=3", "did you mean 'optimiser.learning_rate'"),
+        ("env.arm=3", "unknown key 'arm'; did you mean 'arms'"),
+        ("steps=ten", "'steps': input should be a valid integer, not \"ten\""),
+        ("steps=1.5", "'steps'"),
+        ("steps=0", "greater than 0, not 0"),
+        ("env.horizon=-1", "'horizon': input should be greater than 0, not -1"),
+        ("env.noise_std=NaN", "noise_std"),
+        ("env.horizon=100", "batches.long_length 500 exceeds env.horizon 100"),
+        ("model.heads=3", "width 32 is not a multiple of heads 3"),
+        ("steps", "expected key=value"),
+        ("=3", "expected key=value"),
+        ("model=3", "'model'"),
+        ("env.name=other", "the environment is the argument 'bandit'"),
+    ],
+)
+def test_bad_settings_are_named_in_one_line(sets, message):
+    with pytest.raises(UserError) as error:
+        resolve(PretrainConfig, "pretrain", "bandit", sets=[sets])
+    assert message in str(error.value)
+    assert "\n" not in str(error.value)
+
+
+def test_configs_are_frozen():
+    with pytest.raises(ValueError, match="frozen"):
+        resolve(PretrainConfig, "pretrain", "bandit").steps = 3
+
+
+def all_configs() -> set[type[Config]]:
+    """Every configuration of the package: the stages', and those of all registered classes."""
+    found = {c for c in vars(configs).values() if isinstance(c, type) and issubclass(c, Config)}
+    for registry in (ENVS, AGENTS, ATTACKERS):
+        classes = [registry.get(name) for name in registry.names()]
+        found |= {cls.Config for cls in classes if hasattr(cls, "Config")}
+    return found - {Config, configs.EnvConfig}
+
+
+def test_every_field_is_read_by_somebody(monkeypatch, tmp_path):
+    read: set[tuple[type, str]] = set()
+    original = BaseModel.__getattribute__
+
+    def spy(self, name):
+        read.add((type(self), name))
+        return original(self, name)
+
+    monkeypatch.setattr(Config, "__getattribute__", spy)
+    config = resolve(PretrainConfig, "pretrain", "bandit", "smoke", ["steps=8"], threads=1)
+    weights = pretrain(config, tmp_path / "run")
+    for attacker in ATTACKERS.names():
+        config = resolve(
+            EvaluateConfig, "evaluate", "bandit", "smoke", ["threads=1"], attacker=attacker
+        )
+        evaluate_config(config, [*AGENTS.names(), str(weights)])
+    unread = {
+        f"{cls.__name__}.{field}"
+        for cls in all_configs()
+        for field in cls.model_fields
+        if not any((sub, field) in read for sub in {cls, *cls.__subclasses__()})
+    }
+    assert not unread

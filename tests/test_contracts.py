@@ -1,0 +1,155 @@
+"""What every registered environment, agent and attacker must do. Registering is joining."""
+
+import pytest
+import torch
+
+from mithridate.agents.in_context import InContextAgent
+from mithridate.config import PRESETS, EvaluateConfig, ModelConfig, PretrainConfig, resolve
+from mithridate.envs import env_of
+from mithridate.model.in_context import InContextModel
+from mithridate.registry import AGENTS, ATTACKERS, ENVS
+from mithridate.rng import Rng
+from mithridate.rollout import rollout
+
+FIELDS = (
+    "actions", "true_rewards", "proposed_rewards", "observed_rewards", "poisoned",
+    "optimal_actions",
+)  # fmt: skip
+STAGES = [(PretrainConfig, "pretrain"), (EvaluateConfig, "evaluate")]
+
+
+@pytest.fixture(params=ENVS.names())
+def env(request):
+    return env_of(resolve(EvaluateConfig, "evaluate", request.param, "smoke").env)
+
+
+def make_agent(name, env):
+    if name == "in_context":
+        model = InContextModel(ModelConfig(layers=2, heads=2, width=16), env.spec)
+        model.initialise(Rng(0).torch_generator())
+        return InContextAgent(model)
+    return AGENTS.create(name)
+
+
+@pytest.fixture(params=[*AGENTS.names(), "in_context"])
+def agent(request, env):
+    return make_agent(request.param, env)
+
+
+@pytest.fixture(params=ATTACKERS.names())
+def attacker(request):
+    return ATTACKERS.create(request.param, budget=1.0)
+
+
+# Environments ------------------------------------------------------------------------------
+
+
+def test_tasks_depend_only_on_rng_and_id(env):
+    whole = env.sample_tasks(6, Rng(0))
+    assert whole.ids.tolist() == list(range(6))
+    part = env.sample_tasks(2, Rng(0), first=3)
+    assert same_tasks(part, whole.select(slice(3, 5)))
+    assert not same_tasks(env.sample_tasks(6, Rng(1)), whole)
+
+
+def same_tasks(a, b) -> bool:
+    return all(torch.equal(getattr(a, f), getattr(b, f)) for f in a.__dataclass_fields__)
+
+
+def test_environment_shapes_and_oracle(env):
+    tasks = env.sample_tasks(6, Rng(0))
+    state = env.reset(tasks)
+    values = env.action_values(tasks, state)
+    assert values.shape == (6, env.spec.n_actions)
+    best = env.optimal_action(tasks, state)
+    assert best.dtype == torch.int64
+    torch.testing.assert_close(values.gather(1, best[:, None]).squeeze(1), values.amax(1))
+    noise = torch.zeros(6, env.spec.noise_size)
+    _, reward = env.step(tasks, state, best, noise)
+    assert reward.shape == (6,) and reward.dtype == torch.float32
+
+
+def test_step_is_a_function_of_its_arguments(env):
+    tasks = env.sample_tasks(6, Rng(0))
+    noise = Rng(0).streams(tasks.ids).normal(env.spec.noise_size)
+    actions = torch.arange(6) % env.spec.n_actions
+    first = env.step(tasks, env.reset(tasks), actions, noise)[1]
+    assert torch.equal(env.step(tasks, env.reset(tasks), actions, noise)[1], first)
+
+
+def test_contexts(env):
+    tasks = env.sample_tasks(5, Rng(0))
+    data = env.sample_contexts(tasks, 9, Rng(1))
+    assert data.actions.shape == data.rewards.shape == (5, 9)
+    assert data.labels.shape == (5, 10)
+    again = env.sample_contexts(tasks, 9, Rng(1))
+    assert torch.equal(data.rewards, again.rewards)
+    assert not torch.equal(data.rewards, env.sample_contexts(tasks, 9, Rng(2)).rewards)
+
+
+@pytest.mark.parametrize("preset", PRESETS)
+@pytest.mark.parametrize(("kind", "stage"), STAGES)
+def test_presets_are_valid(env, preset, kind, stage):
+    resolve(kind, stage, env.spec.name, preset)
+
+
+def test_nobody_beats_the_oracle(env, agent):
+    tasks = env.sample_tasks(20, Rng(0))
+    better = 1 if env.spec.metric.better == "higher" else -1
+    mine = env.score(tasks, rollout(env, tasks, agent, rng=Rng(3))).sum(1).mean() * better
+    best = rollout(env, tasks, AGENTS.create("oracle"), rng=Rng(3))
+    assert mine <= env.score(tasks, best).sum(1).mean() * better + 1e-6
+
+
+# Agents ------------------------------------------------------------------------------------
+
+
+def test_same_seed_same_trajectory(env, agent):
+    tasks = env.sample_tasks(5, Rng(0))
+    first, second, other = (rollout(env, tasks, agent, rng=Rng(s)) for s in (1, 1, 2))
+    for field in FIELDS:
+        assert torch.equal(getattr(first, field), getattr(second, field))
+    assert not torch.equal(first.true_rewards, other.true_rewards)
+
+
+def test_a_batch_equals_batches_of_one(env, agent):
+    tasks = env.sample_tasks(5, Rng(0))
+    attacker = ATTACKERS.create("uniform")
+    whole = rollout(env, tasks, agent, attacker, 0.5, rng=Rng(1))
+    for i in range(5):
+        one = rollout(env, tasks.select(slice(i, i + 1)), agent, attacker, 0.5, rng=Rng(1))
+        for field in FIELDS:
+            assert torch.equal(getattr(one, field)[0], getattr(whole, field)[i]), field
+
+
+def test_agents_share_their_luck(env, agent):
+    """Noise and contamination do not depend on who acts."""
+    tasks = env.sample_tasks(5, Rng(0))
+    attacker = ATTACKERS.create("uniform")
+    mine = rollout(env, tasks, agent, attacker, 0.5, rng=Rng(1))
+    other = rollout(env, tasks, AGENTS.create("uniform"), attacker, 0.5, rng=Rng(1))
+    assert torch.equal(mine.poisoned, other.poisoned)
+    together = mine.actions == other.actions
+    if env.spec.observation is None:
+        assert torch.equal(mine.true_rewards[together], other.true_rewards[together])
+
+
+# Attackers ---------------------------------------------------------------------------------
+
+
+def test_attacker_stays_within_budget_and_is_reproducible(env, attacker):
+    tasks = env.sample_tasks(30, Rng(0))
+    agent = AGENTS.create("uniform")
+    first = rollout(env, tasks, agent, attacker, 0.5, rng=Rng(1))
+    assert attacker.cost().shape == (30,)
+    assert (attacker.cost() <= 1.0).all()
+    second = rollout(env, tasks, agent, attacker, 0.5, rng=Rng(1))
+    assert torch.equal(first.proposed_rewards, second.proposed_rewards)
+
+
+def test_attacker_is_asked_at_every_step(env, attacker):
+    tasks = env.sample_tasks(30, Rng(0))
+    trajectory = rollout(env, tasks, AGENTS.create("uniform"), attacker, 0.0, rng=Rng(1))
+    assert not trajectory.poisoned.any()
+    assert (trajectory.proposed_rewards != trajectory.true_rewards).any()
+    assert torch.equal(trajectory.observed_rewards, trajectory.true_rewards)

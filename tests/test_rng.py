@@ -1,0 +1,45 @@
+import numpy as np
+import torch
+
+from mithridate.rng import Rng
+
+
+def test_children_are_independent_and_reproducible():
+    a, b = Rng(0).child("a"), Rng(0).child("b")
+    assert a.generator().random() == Rng(0).child("a").generator().random()
+    assert a.generator().random() != b.generator().random()
+    assert Rng(1).child("a").generator().random() != a.generator().random()
+    assert Rng(0).child("a", 1).generator().random() != Rng(0).child("a", 2).generator().random()
+
+
+def test_state_restores_the_stream():
+    rng = Rng(7).child("pretrain", 3)
+    assert Rng.from_state(rng.state()) == rng
+
+
+def test_streams_belong_to_tasks_not_to_batches():
+    whole = Rng(0).streams(range(10))
+    part = Rng(0).streams([7, 3])
+    for _ in range(150):  # across block borders
+        assert torch.equal(whole.normal(4)[[7, 3]], part.normal(4))
+        assert torch.equal(whole.uniform()[[7, 3]], part.uniform())
+
+
+def test_interleaving_does_not_shift_a_stream():
+    plain, mixed = Rng(0).streams([0]), Rng(0).streams([0])
+    for _ in range(100):
+        mixed.normal(3)
+        mixed.uniform(2)
+        assert torch.equal(plain.uniform(), mixed.uniform())
+
+
+def test_distributions():
+    streams = Rng(0).streams(range(500))
+    uniforms = torch.stack([streams.uniform(2) for _ in range(100)])
+    normals = torch.stack([streams.normal(2) for _ in range(100)])
+    assert uniforms.min() >= 0 and uniforms.max() < 1
+    assert abs(uniforms.mean() - 0.5) < 0.005
+    assert abs(normals.mean()) < 0.01
+    assert abs(normals.std() - 1) < 0.01
+    correlation = np.corrcoef(normals[:, 0, 0], normals[:, 1, 0])[0, 1]
+    assert abs(correlation) < 0.35
