@@ -9,6 +9,7 @@ from typing import Any
 import torch
 
 from mithridate.model.weights import zoo_names
+from mithridate.native import description, kernels
 from mithridate.versions import installed, versions
 
 EXTRAS = {"tensorboard": ("tensorboard",)}
@@ -27,7 +28,8 @@ def examine() -> dict[str, Any]:
         "cores": os.cpu_count(),
         "torch_threads": torch.get_num_threads(),
         "device": accelerator,
-        "native_kernels": False,
+        "native_kernels": kernels() is not None,
+        "native_description": description(),
         "extras": {name: all(map(installed, needs)) for name, needs in EXTRAS.items()},
         "zoo": zoo_names(),
     }

@@ -3,7 +3,7 @@
 - `causal`: full causal self-attention, for training.
 - `decode`: one new position against the cache, for rollouts.
 
-Whatever is faster must equal them; the choice of implementation is made in this file only.
+The native kernels must equal them; `mithridate.model.dispatch` chooses.
 """
 
 from __future__ import annotations
@@ -14,9 +14,13 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from mithridate.model import dispatch
+
 
 def causal(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
     """Softmax(q kᵀ / √d) v under a causal mask; all of shape (B, heads, T, d)."""
+    if dispatch.attention_is_native(q):
+        return dispatch.NativeCausalAttention.apply(q, k, v)  # type: ignore[no-untyped-call,no-any-return]
     return F.scaled_dot_product_attention(q, k, v, is_causal=True)
 
 

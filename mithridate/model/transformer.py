@@ -9,7 +9,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from mithridate.config import ModelConfig
-from mithridate.model import attention
+from mithridate.model import attention, dispatch
 from mithridate.model.cache import KVCache
 
 
@@ -63,6 +63,8 @@ class Transformer(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """(B, T, D) → (B, T, D); position t sees positions 0 … t."""
+        if dispatch.transformer_is_native(x, self.config):
+            return dispatch.NativeTransformer.apply(x, self.flat_weights(), self.config)  # type: ignore[no-untyped-call,no-any-return]
         x = x + self.positions[: x.shape[1]]
         for block in self.blocks:
             x = block(x)
@@ -71,19 +73,32 @@ class Transformer(nn.Module):
 
     def step(self, x: Tensor, cache: KVCache) -> Tensor:
         """(B, D) → (B, D): what `forward` gives at the next position, given the cache."""
-        x = x + self.positions[cache.position()]
+        position = cache.position()
+        if cache.decoder is not None:
+            out = cache.decoder.step(x, cache.keys, cache.values, position)
+            cache.advance()
+            return out
+        x = x + self.positions[position]
         for layer, block in enumerate(self.blocks):
             x = block.step(x, cache, layer)  # type: ignore[operator]
         cache.advance()
         normed: Tensor = self.norm(x)
         return normed
 
+    def flat_weights(self) -> Tensor:
+        """All parameters in one vector, which is how the native kernels take them."""
+        return torch.cat([p.reshape(-1) for p in self.parameters()])
+
     def new_cache(self, batch: int) -> KVCache:
-        config = self.config
-        return KVCache(
+        """For steps with the weights as they are now."""
+        config, weight = self.config, self.positions
+        cache = KVCache(
             batch, config.layers, config.heads, config.width // config.heads,
-            capacity=len(self.positions), device=self.positions.device, dtype=self.positions.dtype,
+            capacity=len(weight), device=weight.device, dtype=weight.dtype,
         )  # fmt: skip
+        if dispatch.transformer_is_native(weight, config):
+            cache.decoder = dispatch.NativeDecoder(self.flat_weights(), config)
+        return cache
 
     @torch.no_grad()
     def initialise(self, generator: torch.Generator) -> None:

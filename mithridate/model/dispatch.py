@@ -1,0 +1,119 @@
+"""Which kernel runs: the one place where device, type and shape decide between native and PyTorch.
+
+Everything that is not float32 on the CPU with a supported shape goes through PyTorch's own
+kernels, so a GPU needs nothing from here.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from mithridate.config import ModelConfig
+from mithridate.native import ALIGNMENT, HEAD_WIDTHS, kernels
+
+
+def _plain(x: Tensor) -> bool:
+    return x.device.type == "cpu" and x.dtype == torch.float32 and kernels() is not None
+
+
+def attention_is_native(q: Tensor) -> bool:
+    """For `attention.causal` on q (B, heads, T, d)."""
+    return _plain(q) and q.shape[-1] in HEAD_WIDTHS and q.numel() > 0
+
+
+def transformer_is_native(x: Tensor, config: ModelConfig) -> bool:
+    """For a whole transformer on inputs x (..., D)."""
+    return (
+        _plain(x)
+        and config.width // config.heads in HEAD_WIDTHS
+        and config.width % ALIGNMENT == 0
+        and x.numel() > 0
+    )
+
+
+class NativeCausalAttention(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        q, k, v = (t.contiguous() for t in (q, k, v))
+        batch, heads, length, width = q.shape
+        out = torch.empty_like(q)
+        m, inverse = q.new_empty(2, batch * heads, length)
+        sizes = (batch * heads, length, width, torch.get_num_threads())
+        kernels().attention_forward(q.detach(), k.detach(), v.detach(), out, m, inverse, *sizes)
+        ctx.save_for_backward(q, k, v, out, m, inverse)
+        ctx.sizes = sizes
+        return out
+
+    @staticmethod
+    def backward(ctx: Any, d_out: Tensor) -> tuple[Tensor, Tensor, Tensor]:  # type: ignore[override]
+        q, k, v, out, m, inverse = ctx.saved_tensors
+        dq, dk, dv = torch.empty_like(q), torch.empty_like(k), torch.empty_like(v)
+        kernels().attention_backward(
+            q.detach(), k.detach(), v.detach(), out.detach(), d_out.contiguous(), m, inverse,
+            dq, dk, dv, *ctx.sizes,
+        )  # fmt: skip
+        return dq, dk, dv
+
+
+class NativeTransformer(torch.autograd.Function):
+    """The whole transformer, forward and backward, one sequence per thread."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, weights: Tensor, config: ModelConfig) -> Tensor:
+        """x (B, T, D); weights: all parameters of the Transformer, flat, in their order."""
+        x = x.contiguous()
+        batch, length, width = x.shape
+        ctx.sizes = (*_shape(weights, config), batch, length, torch.get_num_threads())
+        out = torch.empty_like(x)
+        inputs = x.new_empty(config.layers + 1, batch, length, width)
+        mixed = x.new_empty(config.layers, batch, length, width)
+        statistics = x.new_empty(config.layers, batch, 2, config.heads, length)
+        kernels().forward(weights.detach(), x.detach(), out, inputs, mixed, statistics, *ctx.sizes)
+        ctx.save_for_backward(weights, inputs, mixed, statistics)
+        return out
+
+    @staticmethod
+    def backward(ctx: Any, d_out: Tensor) -> tuple[Tensor, Tensor, None]:  # type: ignore[override]
+        weights, inputs, mixed, statistics = ctx.saved_tensors
+        d_out = d_out.contiguous()
+        dx, d_weights = torch.empty_like(d_out), torch.empty_like(weights)
+        kernels().backward(
+            weights.detach(), d_out, inputs, mixed, statistics, dx, d_weights, *ctx.sizes
+        )
+        return dx, d_weights, None
+
+
+def _shape(weights: Tensor, config: ModelConfig) -> tuple[int, int, int, int]:
+    """Layers, heads, width, positions. A block has 12 D² + 13 D parameters, the last norm 2 D."""
+    width = config.width
+    in_blocks = config.layers * (12 * width * width + 13 * width) + 2 * width
+    return config.layers, config.heads, width, (len(weights) - in_blocks) // width
+
+
+class NativeDecoder:
+    """A transformer's weights as they are now, laid out to add one position at a time."""
+
+    def __init__(self, weights: Tensor, config: ModelConfig) -> None:
+        self._decoder = kernels().Decoder(weights.detach(), *_shape(weights, config))
+
+    def step(self, x: Tensor, keys: Tensor, values: Tensor, position: int) -> Tensor:
+        """(B, D) → (B, D), writing the new position into keys and values."""
+        x = x.detach().contiguous()
+        out = torch.empty_like(x)
+        capacity, threads = keys.shape[-1], torch.get_num_threads()
+        self._decoder.step(x, None, keys, values, out, None, position, capacity, threads)
+        return out
+
+    def step_with_query(
+        self, x: Tensor, query: Tensor, keys: Tensor, values: Tensor, position: int
+    ) -> tuple[Tensor, Tensor]:
+        """The same, and the results of query tokens (B, D) that see all positions up to the new
+        one and are seen by nobody. They get no position embedding here."""
+        x, query = x.detach().contiguous(), query.detach().contiguous()
+        out, answer = torch.empty_like(x), torch.empty_like(query)
+        capacity, threads = keys.shape[-1], torch.get_num_threads()
+        self._decoder.step(x, query, keys, values, out, answer, position, capacity, threads)
+        return out, answer

@@ -1,0 +1,346 @@
+// Causal attention of one head of one sequence, forward and backward, and its decode step.
+#pragma once
+
+#include <cmath>
+#include <type_traits>
+#include <vector>
+
+#include "simd.hpp"
+
+namespace mithridate::MITHRIDATE_ISA {
+
+constexpr float MINUS_INFINITY = -1e30f;
+
+inline int round_up(int n, int to) { return (n + to - 1) / to * to; }
+
+// Scratch memory of one thread, grown on demand.
+struct Scratch {
+  std::vector<float> memory;
+  float* get(size_t n) {
+    if (memory.size() < n + VW) memory.resize(n + VW);
+    const auto address = reinterpret_cast<uintptr_t>(memory.data());
+    return memory.data() + (64 - address % 64) % 64 / 4;
+  }
+};
+
+// Where |score| <= SAFE_SCORE (in units of log2) is certain, 2^score can neither overflow nor lose
+// precision, and the usual subtraction of the largest score is not needed.
+constexpr float SAFE_SCORE = 60.0f;
+
+inline float dot(int n, const float* a, const float* b) {
+  float sum = 0.0f;
+  for (int i = 0; i < n; ++i) sum += a[i] * b[i];
+  return sum;
+}
+
+// Sizes of the register tiles: a group of queries against a group of keys.
+constexpr int QUERY_VECTORS = 2;               // forward: vectors of queries …
+constexpr int KEY_ROWS = VW == 16 ? 8 : 4;     // … against single keys
+constexpr int KEY_VECTORS = 2;                 // backward: vectors of keys …
+constexpr int QUERY_ROWS = VW == 16 ? 6 : 3;   // … against single queries
+
+// Softmax of a group of queries in the making, one number per query in each vector: the score m
+// that is subtracted, the sum of 2^(score - m), and the values weighted by the same.
+template <int D>
+struct RunningSoftmax {
+  static constexpr int N = QUERY_VECTORS, GROUP = N * VW;
+  alignas(64) float q[D][GROUP] = {}, acc[D][GROUP] = {}, m[GROUP] = {}, sum[GROUP] = {};
+
+  // Scores of KEYS keys (rows of D floats) for all queries of the group.
+  template <int KEYS>
+  inline void scores(const float* k, vf (&s)[KEYS][N]) const {
+    for (int j = 0; j < KEYS; ++j)
+      for (int c = 0; c < N; ++c) s[j][c] = vf{};
+    for (int d = 0; d < D; ++d)
+      for (int j = 0; j < KEYS; ++j)
+        for (int c = 0; c < N; ++c) s[j][c] += k[j * D + d] * load(q[d] + c * VW);
+  }
+
+  // Query `lane` of vector c is number c * VW + lane + shift, counted from the first key here;
+  // keys after it weigh nothing.
+  template <int KEYS>
+  static inline void mask(vf (&s)[KEYS][N], int shift, float hidden) {
+    const vi lanes = lane_index();
+    for (int j = 0; j < KEYS; ++j)
+      for (int c = 0; c < N; ++c)
+        s[j][c] = lanes + (c * VW + shift) >= j ? s[j][c] : splat(hidden);
+  }
+
+  template <int KEYS>
+  inline void add(const vf (&p)[KEYS][N], const float* v) {
+    for (int c = 0; c < N; ++c) {
+      vf total = load(sum + c * VW);
+      for (int j = 0; j < KEYS; ++j) total += p[j][c];
+      store(sum + c * VW, total);
+    }
+    for (int d = 0; d < D; ++d) {
+      vf a[N];
+      for (int c = 0; c < N; ++c) a[c] = load(acc[d] + c * VW);
+      for (int j = 0; j < KEYS; ++j)
+        for (int c = 0; c < N; ++c) a[c] += v[j * D + d] * p[j][c];
+      for (int c = 0; c < N; ++c) store(acc[d] + c * VW, a[c]);
+    }
+  }
+
+  // Take in keys and values when all scores are known to be safe: m stays 0.
+  template <int KEYS, bool MASKED>
+  inline void take_safe(const float* k, const float* v, int shift) {
+    vf p[KEYS][N];
+    scores<KEYS>(k, p);
+    for (int j = 0; j < KEYS; ++j)
+      for (int c = 0; c < N; ++c) p[j][c] = exp2_bounded(p[j][c]);
+    if (MASKED) mask<KEYS>(p, shift, 0.0f);
+    add<KEYS>(p, v);
+  }
+
+  // The same for any scores, with a running maximum.
+  template <int KEYS>
+  inline void take_any(const float* k, const float* v, int shift) {
+    vf p[KEYS][N];
+    scores<KEYS>(k, p);
+    mask<KEYS>(p, shift, MINUS_INFINITY);
+    for (int c = 0; c < N; ++c) {
+      const vf before = load(m + c * VW);
+      vf largest = before;
+      for (int j = 0; j < KEYS; ++j) largest = max(largest, p[j][c]);
+      const vf correction = exp2(before - largest);
+      store(m + c * VW, largest);
+      store(sum + c * VW, load(sum + c * VW) * correction);
+      for (int d = 0; d < D; ++d) store(acc[d] + c * VW, load(acc[d] + c * VW) * correction);
+      for (int j = 0; j < KEYS; ++j) p[j][c] = exp2(p[j][c] - largest);
+    }
+    mask<KEYS>(p, shift, 0.0f);
+    add<KEYS>(p, v);
+  }
+
+  // All keys up to the last query's; the group's first query is number i0.
+  void take_all(const float* k, const float* v, int i0, int keys, bool safe) {
+    int j = 0;
+    if (safe) {
+      for (; j + KEY_ROWS <= i0; j += KEY_ROWS)
+        take_safe<KEY_ROWS, false>(k + j * D, v + j * D, 0);
+      for (; j + KEY_ROWS <= keys; j += KEY_ROWS)
+        take_safe<KEY_ROWS, true>(k + j * D, v + j * D, i0 - j);
+      for (; j < keys; ++j) take_safe<1, true>(k + j * D, v + j * D, i0 - j);
+    } else {
+      for (float& x : m) x = MINUS_INFINITY;
+      for (; j + KEY_ROWS <= keys; j += KEY_ROWS)
+        take_any<KEY_ROWS>(k + j * D, v + j * D, i0 - j);
+      for (; j < keys; ++j) take_any<1>(k + j * D, v + j * D, i0 - j);
+    }
+  }
+};
+
+// o = softmax(q k^T / sqrt(D)) v under the causal mask. Rows of q, k, v are ld floats apart, rows of
+// o ldo. For the backward pass it keeps, per query, the subtracted score m (in units of log2) and
+// the inverse of the sum of 2^(score - m). Nothing is ever summed across a vector.
+template <int D>
+void attention_forward(int T, const float* q, const float* k, const float* v, long ld, float* o,
+                       long ldo, float* m, float* inverse, Scratch& scratch) {
+  using Softmax = RunningSoftmax<D>;
+  float* kc = scratch.get(2 * size_t(T) * D);  // compact copies: (T, D) each
+  float* vc = kc + size_t(T) * D;
+  float longest_key = 0.0f;  // squared
+  for (int t = 0; t < T; ++t) {
+    for (int d = 0; d < D; ++d) {
+      kc[t * D + d] = k[t * ld + d];
+      vc[t * D + d] = v[t * ld + d];
+    }
+    const float square = dot(D, kc + t * D, kc + t * D);
+    longest_key = square > longest_key ? square : longest_key;
+  }
+  const float scale = LOG2E / std::sqrt(float(D));
+
+  for (int i0 = 0; i0 < T; i0 += Softmax::GROUP) {
+    const int n = T - i0 < Softmax::GROUP ? T - i0 : Softmax::GROUP;
+    Softmax softmax;
+    float longest_query = 0.0f;  // squared
+    for (int i = 0; i < n; ++i) {
+      const float* row = q + (i0 + i) * ld;
+      for (int d = 0; d < D; ++d) softmax.q[d][i] = row[d] * scale;
+      const float square = dot(D, row, row) * scale * scale;
+      longest_query = square > longest_query ? square : longest_query;
+    }
+    // Cauchy-Schwarz bounds every score of this group. (NaN compares false: not safe.)
+    const bool safe = longest_query * longest_key <= SAFE_SCORE * SAFE_SCORE;
+    softmax.take_all(kc, vc, i0, i0 + n, safe);
+    for (int i = 0; i < n; ++i) {
+      m[i0 + i] = softmax.m[i];
+      inverse[i0 + i] = 1.0f / softmax.sum[i];
+      for (int d = 0; d < D; ++d) o[(i0 + i) * ldo + d] = softmax.acc[d][i] * inverse[i0 + i];
+    }
+  }
+}
+
+// What the backward pass needs of one query: q in units of log2, g = d_out / sum, m, g·o.
+template <int D>
+struct QueryGradient {
+  float q[D], g[D], m, delta;
+};
+
+// Gradients of a group of keys and values from ROWS queries, the first of which is number i0; the
+// first key is number j0. dq (ROWS, D, VW) is still to be summed over its last axis.
+template <int D, int ROWS, bool DIAGONAL>
+inline void backward_tile(const QueryGradient<D>* queries, int i0, int j0, const float* kt,
+                          const float* vt, float* dkt, float* dvt, long padded, float* dq) {
+  constexpr int N = KEY_VECTORS;
+  vf p[ROWS][N], ds[ROWS][N];
+  for (int i = 0; i < ROWS; ++i)
+    for (int c = 0; c < N; ++c) {
+      p[i][c] = splat(-queries[i].m);
+      ds[i][c] = splat(-queries[i].delta);
+    }
+  for (int d = 0; d < D; ++d)
+    for (int i = 0; i < ROWS; ++i)
+      for (int c = 0; c < N; ++c) {
+        p[i][c] += queries[i].q[d] * load(kt + d * padded + c * VW);
+        ds[i][c] += queries[i].g[d] * load(vt + d * padded + c * VW);
+      }
+  const vi lanes = lane_index();
+  for (int i = 0; i < ROWS; ++i)
+    for (int c = 0; c < N; ++c) {
+      p[i][c] = exp2(p[i][c]);
+      if (DIAGONAL) p[i][c] = lanes + (j0 + c * VW) <= i0 + i ? p[i][c] : vf{};
+      ds[i][c] *= p[i][c];
+    }
+  // First what needs p, then what needs ds, so that fewer vectors are alive at a time.
+  for (int d = 0; d < D; ++d) {
+    vf dv[N];
+    for (int c = 0; c < N; ++c) dv[c] = load(dvt + d * padded + c * VW);
+    for (int i = 0; i < ROWS; ++i)
+      for (int c = 0; c < N; ++c) dv[c] += queries[i].g[d] * p[i][c];
+    for (int c = 0; c < N; ++c) store(dvt + d * padded + c * VW, dv[c]);
+  }
+  for (int d = 0; d < D; ++d) {
+    vf k[N], dk[N];
+    for (int c = 0; c < N; ++c) {
+      k[c] = load(kt + d * padded + c * VW);
+      dk[c] = load(dkt + d * padded + c * VW);
+    }
+    for (int i = 0; i < ROWS; ++i) {
+      float* sum = dq + (i * D + d) * VW;
+      vf a = load(sum);
+      for (int c = 0; c < N; ++c) {
+        dk[c] += queries[i].q[d] * ds[i][c];
+        a += ds[i][c] * k[c];
+      }
+      store(sum, a);
+    }
+    for (int c = 0; c < N; ++c) store(dkt + d * padded + c * VW, dk[c]);
+  }
+}
+
+// Gradients of attention_forward. Rows of dq, dk, dv are ldg floats apart, rows of o and d_out ldo.
+//
+// With g = d_out / sum, delta = g·o and p = 2^(s - m): dv += p g, ds = p (g·v - delta),
+// dk += ds q, dq += ds k. A vector holds one number for each of VW keys; only dq is a sum across
+// vectors, taken once at the end.
+template <int D>
+void attention_backward(int T, const float* q, const float* k, const float* v, long ld,
+                        const float* o, const float* d_out, long ldo, const float* m,
+                        const float* inverse, float* dq, float* dk, float* dv, long ldg,
+                        Scratch& scratch) {
+  constexpr int GROUP = KEY_VECTORS * VW;
+  constexpr int QUERIES = 4 * QUERY_ROWS;  // meet a group of keys while it is in the L1 cache
+  const long padded = round_up(T, GROUP) + VW;  // not a power of two: rows would share cache sets
+  float* kt = scratch.get(4 * padded * D + QUERIES * D * VW);
+  float* vt = kt + padded * D;  // (D, padded) each
+  float* dkt = vt + padded * D;
+  float* dvt = dkt + padded * D;
+  float* dqs = dvt + padded * D;  // (QUERIES, D, VW)
+  for (int t = 0; t < T; ++t)
+    for (int d = 0; d < D; ++d) {
+      kt[d * padded + t] = k[t * ld + d];
+      vt[d * padded + t] = v[t * ld + d];
+    }
+  for (int d = 0; d < D; ++d)
+    for (int t = T; t < padded; ++t) kt[d * padded + t] = vt[d * padded + t] = 0.0f;
+  for (long i = 0; i < 2 * padded * D; ++i) dkt[i] = 0.0f;
+
+  const float root = std::sqrt(float(D));
+  for (int i0 = 0; i0 < T; i0 += QUERIES) {
+    const int n = T - i0 < QUERIES ? T - i0 : QUERIES;
+    QueryGradient<D> queries[QUERIES];
+    for (int i = 0; i < n; ++i) {
+      const long row = i0 + i;
+      for (int d = 0; d < D; ++d) {
+        queries[i].q[d] = q[row * ld + d] * (LOG2E / root);
+        queries[i].g[d] = d_out[row * ldo + d] * inverse[row];
+      }
+      queries[i].m = m[row];
+      queries[i].delta = dot(D, queries[i].g, o + row * ldo);
+    }
+    for (int i = 0; i < n * D; ++i) store(dqs + i * VW, vf{});
+    for (int j = 0; j < i0 + n; j += GROUP) {
+      auto tile = [&](int i, auto rows) {
+        constexpr int ROWS = decltype(rows)::value;
+        if (j >= i0 + i + ROWS) return;  // these queries see none of these keys
+        const auto run = j + GROUP <= i0 + i + 1 ? backward_tile<D, ROWS, false>
+                                                 : backward_tile<D, ROWS, true>;
+        run(queries + i, i0 + i, j, kt + j, vt + j, dkt + j, dvt + j, padded, dqs + i * D * VW);
+      };
+      int i = 0;
+      for (; i + QUERY_ROWS <= n; i += QUERY_ROWS)
+        tile(i, std::integral_constant<int, QUERY_ROWS>{});
+      for (; i < n; ++i) tile(i, std::integral_constant<int, 1>{});
+    }
+    for (int i = 0; i < n; ++i) {
+      float sums[D];
+      for (int d = 0; d < D; d += 8) hsum8(dqs + (i * D + d) * VW, sums + d);
+      for (int d = 0; d < D; ++d) dq[(i0 + i) * ldg + d] = sums[d] * (1.0f / root);
+    }
+  }
+  for (int t = 0; t < T; ++t)
+    for (int d = 0; d < D; ++d) {
+      dk[t * ldg + d] = dkt[d * padded + t] * LN2;  // undo LOG2E in q
+      dv[t * ldg + d] = dvt[d * padded + t];
+    }
+}
+
+// One query against n cached positions: keys and values are (D, capacity), positions last. The
+// capacity is a multiple of VW and `scores` has as much room; what lies at or after position n is
+// loaded but never used, whatever it is.
+template <int D>
+void attention_decode(int n, const float* q, const float* keys, const float* values,
+                      long capacity, float* o, float* scores) {
+  const float scale = LOG2E / std::sqrt(float(D));
+  const vi lanes = lane_index();
+  const int whole = n / VW * VW;
+  float qs[D];
+  for (int d = 0; d < D; ++d) qs[d] = q[d] * scale;
+
+  vf largest = splat(MINUS_INFINITY);
+  for (int t = 0; t < n; t += VW) {
+    vf s = load(keys + t) * qs[0];
+    for (int d = 1; d < D; ++d) s += load(keys + d * capacity + t) * qs[d];
+    if (t == whole) s = lanes < n - whole ? s : splat(MINUS_INFINITY);
+    store(scores + t, s);
+    largest = max(largest, s);
+  }
+  const float m = hmax(largest);
+
+  vf sum = vf{}, acc[D];
+  for (int d = 0; d < D; ++d) acc[d] = vf{};
+  for (int t = 0; t < whole; t += VW) {
+    const vf p = exp2(load(scores + t) - m);
+    sum += p;
+    for (int d = 0; d < D; ++d) acc[d] += p * load(values + d * capacity + t);
+  }
+  if (whole < n) {
+    const vi inside = lanes < n - whole;
+    const vf p = inside ? exp2(load(scores + whole) - m) : vf{};
+    sum += p;
+    for (int d = 0; d < D; ++d) {
+      const vf v = load(values + d * capacity + whole);
+      acc[d] += p * (inside ? v : vf{});
+    }
+  }
+  alignas(64) float rows[D * VW];
+  for (int d = 0; d < D; ++d) store(rows + d * VW, acc[d]);
+  float out[D];
+  for (int d = 0; d < D; d += 8) hsum8(rows + d * VW, out + d);
+  const float inverse = 1.0f / hsum(sum);
+  for (int d = 0; d < D; ++d) o[d] = out[d] * inverse;
+}
+
+}  // namespace mithridate::MITHRIDATE_ISA

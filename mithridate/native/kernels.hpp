@@ -1,0 +1,51 @@
+// What a variant (one instruction set) offers. All arrays are float32 and C-contiguous.
+#pragma once
+
+namespace mithridate {
+
+struct Shape {
+  int layers, heads, width, positions;
+
+  int head_width() const { return width / heads; }
+  // Floats of one block: two norms, qkv, out, up, down.
+  long block_size() const { return 12L * width * width + 13L * width; }
+  // Floats of all parameters, in the order of Transformer.parameters().
+  long size() const { return long(positions) * width + layers * block_size() + 2L * width; }
+};
+
+struct Kernels {
+  const char* name;
+
+  // Causal attention; q, k, v, o (count, T, d), m and inverse (count, T).
+  void (*attention_forward)(int d, int count, int T, const float* q, const float* k,
+                            const float* v, float* o, float* m, float* inverse, int threads);
+  void (*attention_backward)(int d, int count, int T, const float* q, const float* k,
+                             const float* v, const float* o, const float* d_out, const float* m,
+                             const float* inverse, float* dq, float* dk, float* dv, int threads);
+
+  // The whole transformer on x (B, T, D). Saved for backward: the inputs of every block and of
+  // the last norm (layers + 1, B, T, D), the heads' outputs (layers, B, T, D), and the softmax
+  // statistics (layers, B, 2, heads, T).
+  void (*forward)(const Shape&, const float* weights, int B, int T, const float* x, float* y,
+                  float* inputs, float* mixed, float* statistics, int threads);
+  void (*backward)(const Shape&, const float* weights, int B, int T, const float* dy,
+                   const float* inputs, const float* mixed, const float* statistics, float* dx,
+                   float* d_weights, int threads);
+
+  // One new position n of B sequences: x (B, D) is embedded without its position. Keys and values
+  // are (B, layers, heads, d, capacity), and position n is written. If queries is not null, as
+  // many query tokens (B, D), complete with what position they need, see positions 0 … n and
+  // are seen by nobody.
+  void (*decode)(const Shape&, const float* weights, const float* transposed, int B, int n,
+                 long capacity, const float* x, const float* queries, float* keys, float* values,
+                 float* y, float* y_queries, int threads);
+
+  // Weights laid out for the products of `forward` and `decode`: Shape::size() floats.
+  void (*transpose)(const Shape&, const float* weights, float* transposed);
+};
+
+const Kernels* portable_kernels();
+const Kernels* avx2_kernels();
+const Kernels* avx512_kernels();
+
+}  // namespace mithridate

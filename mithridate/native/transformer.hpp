@@ -1,0 +1,312 @@
+// The whole transformer, one sequence at a time so that it stays in the cache of its core, and
+// one token at a time for rollouts. The arithmetic is that of mithridate/model/transformer.py.
+#pragma once
+
+#include <cstring>
+
+#include "attention.hpp"
+#include "gemm.hpp"
+#include "kernels.hpp"
+
+namespace mithridate::MITHRIDATE_ISA {
+
+constexpr int TILE = 48;           // tokens handled together where tokens are independent
+constexpr float NORM_EPS = 1e-5f;  // of torch.nn.LayerNorm
+constexpr int GROUPS = 16;         // partial sums of the gradient; fixed, so that the result does
+                                   // not depend on the number of threads
+
+// Pointers into a flat array of parameters (or of their gradients).
+template <class F>
+struct BlockView {
+  F *norm1_w, *norm1_b, *qkv_w, *qkv_b, *out_w, *out_b, *norm2_w, *norm2_b, *up_w, *up_b, *down_w,
+      *down_b;
+
+  BlockView(F* p, int D) {
+    auto take = [&p](long n) { F* here = p; p += n; return here; };
+    norm1_w = take(D), norm1_b = take(D);
+    qkv_w = take(3L * D * D), qkv_b = take(3L * D);
+    out_w = take(1L * D * D), out_b = take(D);
+    norm2_w = take(D), norm2_b = take(D);
+    up_w = take(4L * D * D), up_b = take(4L * D);
+    down_w = take(4L * D * D), down_b = take(D);
+  }
+};
+
+template <class F>
+BlockView<F> block_at(const Shape& s, F* weights, int layer) {
+  return BlockView<F>(weights + long(s.positions) * s.width + layer * s.block_size(), s.width);
+}
+
+template <class F>
+F* last_norm(const Shape& s, F* weights) {
+  return weights + s.size() - 2L * s.width;
+}
+
+inline void transpose_matrix(int rows, int cols, const float* from, float* to) {
+  for (int r = 0; r < rows; ++r)
+    for (int c = 0; c < cols; ++c) to[long(c) * rows + r] = from[long(r) * cols + c];
+}
+
+inline void transpose_weights(const Shape& s, const float* weights, float* transposed) {
+  std::memcpy(transposed, weights, sizeof(float) * s.size());
+  const int D = s.width;
+  for (int l = 0; l < s.layers; ++l) {
+    const auto w = block_at(s, weights, l);
+    const auto t = block_at(s, transposed, l);
+    transpose_matrix(3 * D, D, w.qkv_w, t.qkv_w);
+    transpose_matrix(D, D, w.out_w, t.out_w);
+    transpose_matrix(4 * D, D, w.up_w, t.up_w);
+    transpose_matrix(D, 4 * D, w.down_w, t.down_w);
+  }
+}
+
+// ---- Norms ------------------------------------------------------------------------------------
+
+inline void moments(int D, const float* x, float& mean, float& rstd) {
+  vf sum = vf{};
+  for (int d = 0; d < D; d += VW) sum += load(x + d);
+  mean = hsum(sum) / D;
+  vf squares = vf{};
+  for (int d = 0; d < D; d += VW) {
+    const vf c = load(x + d) - mean;
+    squares += c * c;
+  }
+  rstd = 1.0f / std::sqrt(hsum(squares) / D + NORM_EPS);
+}
+
+inline void norm_forward(int rows, int D, const float* x, const float* w, const float* b,
+                         float* y) {
+  for (int t = 0; t < rows; ++t, x += D, y += D) {
+    float mean, rstd;
+    moments(D, x, mean, rstd);
+    for (int d = 0; d < D; d += VW)
+      store(y + d, (load(x + d) - mean) * rstd * load(w + d) + load(b + d));
+  }
+}
+
+// Adds the gradient to dx (into = add) or writes it; dw and db accumulate.
+inline void norm_backward(int rows, int D, const float* x, const float* w, const float* dy,
+                          float* dx, float* dw, float* db, Into into) {
+  for (int t = 0; t < rows; ++t, x += D, dy += D, dx += D) {
+    float mean, rstd;
+    moments(D, x, mean, rstd);
+    vf sum = vf{}, sum_hat = vf{};
+    for (int d = 0; d < D; d += VW) {
+      const vf hat = (load(x + d) - mean) * rstd;
+      const vf g = load(dy + d);
+      store(dw + d, load(dw + d) + g * hat);
+      store(db + d, load(db + d) + g);
+      const vf gw = g * load(w + d);
+      sum += gw;
+      sum_hat += gw * hat;
+    }
+    const float mean_g = hsum(sum) / D, mean_hat = hsum(sum_hat) / D;
+    for (int d = 0; d < D; d += VW) {
+      const vf hat = (load(x + d) - mean) * rstd;
+      vf g = (load(dy + d) * load(w + d) - mean_g - hat * mean_hat) * rstd;
+      if (into == Into::add) g += load(dx + d);
+      store(dx + d, g);
+    }
+  }
+}
+
+// ---- GELU, tanh form: u * sigmoid(2 c (u + a u^3)) ---------------------------------------------
+
+constexpr float GELU_A = 0.044715f;
+constexpr float GELU_C2 = 2.0f * 0.79788456080286535588f;  // 2 sqrt(2 / pi)
+
+inline vf gelu_sigmoid(vf u) {
+  const vf z = u * (1.0f + GELU_A * u * u) * (-GELU_C2 * LOG2E);
+  return 1.0f / (1.0f + exp2(z < splat(126.0f) ? z : splat(126.0f)));
+}
+
+inline vf gelu(vf u) { return u * gelu_sigmoid(u); }
+
+// Value and derivative.
+inline void gelu_both(vf u, vf& value, vf& slope) {
+  const vf s = gelu_sigmoid(u);
+  value = u * s;
+  slope = s + value * (1.0f - s) * (GELU_C2 * (1.0f + 3.0f * GELU_A * u * u));
+}
+
+inline void add_column_sums(int rows, int N, const float* x, float* sums) {
+  for (int n = 0; n < N; n += VW) {
+    vf a = load(sums + n);
+    for (int r = 0; r < rows; ++r) a += load(x + long(r) * N + n);
+    store(sums + n, a);
+  }
+}
+
+// ---- One sequence -----------------------------------------------------------------------------
+
+template <class Call>
+void with_head_width(int d, Call call) {
+  switch (d) {
+    case 8: call(std::integral_constant<int, 8>{}); break;
+    case 16: call(std::integral_constant<int, 16>{}); break;
+    case 32: call(std::integral_constant<int, 32>{}); break;
+  }
+}
+
+struct Workspace {
+  Scratch sequence, tile, attention;
+};
+
+inline void qkv_forward(int T, int D, const BlockView<const float>& w,
+                        const BlockView<float>& wt, const float* x, float* qkv, float* tile) {
+  for (int t = 0; t < T; t += TILE) {
+    const int rows = T - t < TILE ? T - t : TILE;
+    norm_forward(rows, D, x + long(t) * D, w.norm1_w, w.norm1_b, tile);
+    gemm(rows, 3 * D, D, tile, D, 1, wt.qkv_w, 3 * D, qkv + 3L * t * D, 3 * D, Into::overwrite,
+         w.qkv_b);
+  }
+}
+
+inline void sequence_forward(const Shape& s, const float* weights, float* transposed, int T,
+                             const float* x, float* y, float* inputs, float* mixed,
+                             float* statistics, long layer_stride, long stats_stride,
+                             Workspace& work) {
+  const int D = s.width, H = s.heads, d = s.head_width();
+  float* qkv = work.sequence.get(3L * T * D);
+  float* tile = work.tile.get(6L * TILE * D);
+  float *h = tile, *u = tile + TILE * D, *x1 = tile + 5L * TILE * D;
+  for (long i = 0; i < long(T) * D; i += VW) store(inputs + i, load(x + i) + load(weights + i));
+
+  for (int l = 0; l < s.layers; ++l) {
+    const auto w = block_at(s, weights, l);
+    const auto wt = block_at(s, transposed, l);
+    const float* in = inputs + l * layer_stride;
+    float* out = inputs + (l + 1) * layer_stride;
+    float* mix = mixed + l * layer_stride;
+    float* stats = statistics + l * stats_stride;
+    qkv_forward(T, D, w, wt, in, qkv, tile);
+    with_head_width(d, [&](auto width) {
+      for (int head = 0; head < H; ++head)
+        attention_forward<width>(T, qkv + head * d, qkv + D + head * d, qkv + 2 * D + head * d,
+                                 3 * D, mix + head * d, D, stats + head * T,
+                                 stats + (H + head) * T, work.attention);
+    });
+    for (int t = 0; t < T; t += TILE) {
+      const int rows = T - t < TILE ? T - t : TILE;
+      const long at = long(t) * D;
+      std::memcpy(x1, in + at, sizeof(float) * rows * D);
+      gemm(rows, D, D, mix + at, D, 1, wt.out_w, D, x1, D, Into::add, w.out_b);
+      norm_forward(rows, D, x1, w.norm2_w, w.norm2_b, h);
+      gemm(rows, 4 * D, D, h, D, 1, wt.up_w, 4 * D, u, 4 * D, Into::overwrite, w.up_b);
+      for (int i = 0; i < rows * 4 * D; i += VW) store(u + i, gelu(load(u + i)));
+      gemm(rows, D, 4 * D, u, 4 * D, 1, wt.down_w, D, x1, D, Into::add, w.down_b);
+      std::memcpy(out + at, x1, sizeof(float) * rows * D);
+    }
+  }
+  const float* norm = last_norm(s, weights);
+  norm_forward(T, D, inputs + s.layers * layer_stride, norm, norm + D, y);
+}
+
+inline void sequence_backward(const Shape& s, const float* weights, float* transposed, int T,
+                              const float* dy, const float* inputs, const float* mixed,
+                              const float* statistics, long layer_stride, long stats_stride,
+                              float* dx, float* d_weights, Workspace& work) {
+  const int D = s.width, H = s.heads, d = s.head_width();
+  float* qkv = work.sequence.get(7L * T * D);
+  float* d_qkv = qkv + 3L * T * D;
+  float* d_mix = d_qkv + 3L * T * D;
+  float* tile = work.tile.get(15L * TILE * D);
+  float *h = tile, *x1 = h + TILE * D, *u = x1 + TILE * D, *du = u + 4L * TILE * D,
+        *dh = du + 4L * TILE * D;
+  const float* norm = last_norm(s, weights);
+  float* d_norm = last_norm(s, d_weights);
+  norm_backward(T, D, inputs + s.layers * layer_stride, norm, dy, dx, d_norm, d_norm + D,
+                Into::overwrite);
+
+  for (int l = s.layers - 1; l >= 0; --l) {
+    const auto w = block_at(s, weights, l);
+    const auto wt = block_at(s, transposed, l);
+    const auto g = block_at(s, d_weights, l);
+    const float* in = inputs + l * layer_stride;
+    const float* mix = mixed + l * layer_stride;
+    const float* stats = statistics + l * stats_stride;
+    // The MLP and the output projection; what the forward pass did not keep is computed again.
+    for (int t = 0; t < T; t += TILE) {
+      const int rows = T - t < TILE ? T - t : TILE;
+      const long at = long(t) * D;
+      std::memcpy(x1, in + at, sizeof(float) * rows * D);
+      gemm(rows, D, D, mix + at, D, 1, wt.out_w, D, x1, D, Into::add, w.out_b);
+      norm_forward(rows, D, x1, w.norm2_w, w.norm2_b, h);
+      gemm(rows, 4 * D, D, h, D, 1, wt.up_w, 4 * D, u, 4 * D, Into::overwrite, w.up_b);
+      gemm(rows, 4 * D, D, dx + at, D, 1, w.down_w, 4 * D, du, 4 * D);
+      for (int i = 0; i < rows * 4 * D; i += VW) {
+        vf value, slope;
+        gelu_both(load(u + i), value, slope);
+        store(u + i, value);
+        store(du + i, load(du + i) * slope);
+      }
+      gemm(D, 4 * D, rows, dx + at, 1, D, u, 4 * D, g.down_w, 4 * D, Into::add);
+      add_column_sums(rows, D, dx + at, g.down_b);
+      gemm(4 * D, D, rows, du, 1, 4 * D, h, D, g.up_w, D, Into::add);
+      add_column_sums(rows, 4 * D, du, g.up_b);
+      gemm(rows, D, 4 * D, du, 4 * D, 1, w.up_w, D, dh, D);
+      norm_backward(rows, D, x1, w.norm2_w, dh, dx + at, g.norm2_w, g.norm2_b, Into::add);
+      gemm(D, D, rows, dx + at, 1, D, mix + at, D, g.out_w, D, Into::add);
+      add_column_sums(rows, D, dx + at, g.out_b);
+      gemm(rows, D, D, dx + at, D, 1, w.out_w, D, d_mix + at, D);
+    }
+    qkv_forward(T, D, w, wt, in, qkv, tile);
+    with_head_width(d, [&](auto width) {
+      for (int head = 0; head < H; ++head) {
+        const int a = head * d, b = D + head * d, c = 2 * D + head * d;
+        attention_backward<width>(T, qkv + a, qkv + b, qkv + c, 3 * D, mix + a, d_mix + a, D,
+                                  stats + head * T, stats + (H + head) * T, d_qkv + a, d_qkv + b,
+                                  d_qkv + c, 3 * D, work.attention);
+      }
+    });
+    for (int t = 0; t < T; t += TILE) {
+      const int rows = T - t < TILE ? T - t : TILE;
+      const long at = long(t) * D;
+      norm_forward(rows, D, in + at, w.norm1_w, w.norm1_b, h);
+      gemm(3 * D, D, rows, d_qkv + 3 * at, 1, 3 * D, h, D, g.qkv_w, D, Into::add);
+      add_column_sums(rows, 3 * D, d_qkv + 3 * at, g.qkv_b);
+      gemm(rows, D, 3 * D, d_qkv + 3 * at, 3 * D, 1, w.qkv_w, D, dh, D);
+      norm_backward(rows, D, in + at, w.norm1_w, dh, dx + at, g.norm1_w, g.norm1_b, Into::add);
+    }
+  }
+  for (long i = 0; i < long(T) * D; i += VW)  // positions
+    store(d_weights + i, load(d_weights + i) + load(dx + i));
+}
+
+// ---- One token of several sequences ------------------------------------------------------------
+
+// `rows` sequences, their tokens in x (rows, D), overwritten by the result before the last norm.
+// keys and values point to the first of them. Only tokens of the context are written there.
+inline void tokens_forward(const Shape& s, const float* weights, const float* transposed, int rows,
+                           int n, long capacity, bool append, float* x, float* keys, float* values,
+                           int layer, Workspace& work) {
+  const int D = s.width, H = s.heads, d = s.head_width();
+  const auto w = block_at(s, weights, layer);
+  const auto wt = block_at(s, transposed, layer);
+  float* h = work.tile.get(9L * rows * D);
+  float *qkv = h + rows * D, *mix = qkv + 3L * rows * D, *u = mix + rows * D;
+  float* scores = work.attention.get(capacity + VW);
+  norm_forward(rows, D, x, w.norm1_w, w.norm1_b, h);
+  gemm(rows, 3 * D, D, h, D, 1, wt.qkv_w, 3 * D, qkv, 3 * D, Into::overwrite, w.qkv_b);
+  for (int r = 0; r < rows; ++r)
+    for (int head = 0; head < H; ++head) {
+      const long at = ((long(r) * s.layers + layer) * H + head) * d * capacity;
+      const float* q = qkv + 3L * r * D + head * d;
+      if (append)
+        for (int i = 0; i < d; ++i) {
+          keys[at + i * capacity + n] = q[D + i];
+          values[at + i * capacity + n] = q[2 * D + i];
+        }
+      with_head_width(d, [&](auto width) {
+        attention_decode<width>(n + 1, q, keys + at, values + at, capacity, mix + r * D + head * d,
+                                scores);
+      });
+    }
+  gemm(rows, D, D, mix, D, 1, wt.out_w, D, x, D, Into::add, w.out_b);
+  norm_forward(rows, D, x, w.norm2_w, w.norm2_b, h);
+  gemm(rows, 4 * D, D, h, D, 1, wt.up_w, 4 * D, u, 4 * D, Into::overwrite, w.up_b);
+  for (int i = 0; i < rows * 4 * D; i += VW) store(u + i, gelu(load(u + i)));
+  gemm(rows, D, 4 * D, u, 4 * D, 1, wt.down_w, D, x, D, Into::add, w.down_b);
+}
+
+}  // namespace mithridate::MITHRIDATE_ISA

@@ -1,0 +1,133 @@
+// One variant of the kernels: compiled once for each instruction set, with MITHRIDATE_ISA and
+// MITHRIDATE_VW set accordingly.
+#include <algorithm>
+
+#include "transformer.hpp"
+
+namespace mithridate::MITHRIDATE_ISA {
+
+void attention_forward_all(int d, int count, int T, const float* q, const float* k, const float* v,
+                           float* o, float* m, float* inverse, int threads) {
+#pragma omp parallel num_threads(threads)
+  {
+    Scratch scratch;
+#pragma omp for schedule(dynamic)
+    for (int i = 0; i < count; ++i) {
+      const long at = long(i) * T * d, row = long(i) * T;
+      with_head_width(d, [&](auto width) {
+        attention_forward<width>(T, q + at, k + at, v + at, d, o + at, d, m + row, inverse + row,
+                                 scratch);
+      });
+    }
+  }
+}
+
+void attention_backward_all(int d, int count, int T, const float* q, const float* k,
+                            const float* v, const float* o, const float* d_out, const float* m,
+                            const float* inverse, float* dq, float* dk, float* dv, int threads) {
+#pragma omp parallel num_threads(threads)
+  {
+    Scratch scratch;
+#pragma omp for schedule(dynamic)
+    for (int i = 0; i < count; ++i) {
+      const long at = long(i) * T * d, row = long(i) * T;
+      with_head_width(d, [&](auto width) {
+        attention_backward<width>(T, q + at, k + at, v + at, d, o + at, d_out + at, d, m + row,
+                                  inverse + row, dq + at, dk + at, dv + at, d, scratch);
+      });
+    }
+  }
+}
+
+void forward(const Shape& s, const float* weights, int B, int T, const float* x, float* y,
+             float* inputs, float* mixed, float* statistics, int threads) {
+  const long sequence = long(T) * s.width, stats = 2L * s.heads * T;
+  std::vector<float> transposed(s.size());
+  transpose_weights(s, weights, transposed.data());
+#pragma omp parallel num_threads(threads)
+  {
+    Workspace work;
+#pragma omp for schedule(dynamic)
+    for (int b = 0; b < B; ++b)
+      sequence_forward(s, weights, transposed.data(), T, x + b * sequence, y + b * sequence,
+                       inputs + b * sequence, mixed + b * sequence, statistics + b * stats,
+                       B * sequence, B * stats, work);
+  }
+}
+
+void backward(const Shape& s, const float* weights, int B, int T, const float* dy,
+              const float* inputs, const float* mixed, const float* statistics, float* dx,
+              float* d_weights, int threads) {
+  const long sequence = long(T) * s.width, stats = 2L * s.heads * T, size = s.size();
+  const int groups = std::min(B, GROUPS);
+  std::vector<float> transposed(size), partial(size * groups, 0.0f);
+  transpose_weights(s, weights, transposed.data());
+#pragma omp parallel num_threads(threads)
+  {
+    Workspace work;
+#pragma omp for schedule(dynamic)
+    for (int g = 0; g < groups; ++g)
+      for (int b = g * B / groups; b < (g + 1) * B / groups; ++b)
+        sequence_backward(s, weights, transposed.data(), T, dy + b * sequence,
+                          inputs + b * sequence, mixed + b * sequence, statistics + b * stats,
+                          B * sequence, B * stats, dx + b * sequence, partial.data() + g * size,
+                          work);
+#pragma omp for schedule(static)
+    for (long i = 0; i < size; ++i) {
+      float sum = 0.0f;
+      for (int g = 0; g < groups; ++g) sum += partial[g * size + i];
+      d_weights[i] = sum;
+    }
+  }
+}
+
+void decode(const Shape& s, const float* weights, const float* transposed, int B, int n,
+            long capacity, const float* x, const float* queries, float* keys, float* values,
+            float* y, float* y_queries, int threads) {
+  constexpr int ROWS = 12;  // sequences whose tokens share a pass over the weights
+  const int D = s.width, chunks = (B + ROWS - 1) / ROWS;
+  const long per_sequence = long(s.layers) * D * capacity;
+  const float* position = weights + long(n) * D;
+  const float* norm = last_norm(s, weights);
+#pragma omp parallel num_threads(std::min(threads, chunks))
+  {
+    Workspace work;
+#pragma omp for schedule(static)
+    for (int c = 0; c < chunks; ++c) {
+      const int first = c * ROWS, rows = std::min(ROWS, B - first);
+      float* k = keys + first * per_sequence;
+      float* v = values + first * per_sequence;
+      float* token = work.sequence.get(2L * rows * D);
+      float* query = token + rows * D;
+      for (int r = 0; r < rows; ++r)
+        for (int i = 0; i < D; ++i)
+          token[r * D + i] = x[(first + r) * D + i] + position[i];
+      if (queries) std::memcpy(query, queries + first * D, sizeof(float) * rows * D);
+      for (int l = 0; l < s.layers; ++l) {
+        tokens_forward(s, weights, transposed, rows, n, capacity, true, token, k, v, l, work);
+        if (queries)
+          tokens_forward(s, weights, transposed, rows, n, capacity, false, query, k, v, l, work);
+      }
+      norm_forward(rows, D, token, norm, norm + D, y + first * D);
+      if (queries) norm_forward(rows, D, query, norm, norm + D, y_queries + first * D);
+    }
+  }
+}
+
+#define MITHRIDATE_STRING_(x) #x
+#define MITHRIDATE_STRING(x) MITHRIDATE_STRING_(x)
+const Kernels table = {MITHRIDATE_STRING(MITHRIDATE_ISA),
+                       attention_forward_all,
+                       attention_backward_all,
+                       forward,
+                       backward,
+                       decode,
+                       transpose_weights};
+
+}  // namespace mithridate::MITHRIDATE_ISA
+
+#define MITHRIDATE_JOIN_(a, b) a##b
+#define MITHRIDATE_JOIN(a, b) MITHRIDATE_JOIN_(a, b)
+namespace mithridate {
+const Kernels* MITHRIDATE_JOIN(MITHRIDATE_ISA, _kernels)() { return &MITHRIDATE_ISA::table; }
+}  // namespace mithridate
