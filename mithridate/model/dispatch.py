@@ -6,7 +6,7 @@ kernels, so a GPU needs nothing from here.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -58,6 +58,24 @@ class NativeCausalAttention(torch.autograd.Function):
         return dq, dk, dv
 
 
+class _Activations:
+    """What the forward pass keeps for the backward pass. The memory goes back to a small pool
+    when the graph is freed, because fresh pages cost a few per cent of a step."""
+
+    _pool: ClassVar[list[Tensor]] = []
+
+    def __init__(self, *sizes: int) -> None:
+        total = sum(sizes)
+        fitting = [i for i, memory in enumerate(self._pool) if len(memory) >= total]
+        self._memory = self._pool.pop(fitting[0]) if fitting else torch.empty(total)
+        self.parts = torch.split(self._memory[:total], list(sizes))
+
+    def __del__(self) -> None:
+        self.parts = ()
+        if len(self._pool) < 2:
+            self._pool.append(self._memory)
+
+
 class NativeTransformer(torch.autograd.Function):
     """The whole transformer, forward and backward, one sequence per thread."""
 
@@ -65,23 +83,25 @@ class NativeTransformer(torch.autograd.Function):
     def forward(ctx: Any, x: Tensor, weights: Tensor, config: ModelConfig) -> Tensor:
         """x (B, T, D); weights: all parameters of the Transformer, flat, in their order."""
         x = x.contiguous()
-        batch, length, width = x.shape
+        batch, length, _ = x.shape
         ctx.sizes = (*_shape(weights, config), batch, length, torch.get_num_threads())
         out = torch.empty_like(x)
-        inputs = x.new_empty(config.layers + 1, batch, length, width)
-        mixed = x.new_empty(config.layers, batch, length, width)
-        statistics = x.new_empty(config.layers, batch, 2, config.heads, length)
-        kernels().forward(weights.detach(), x.detach(), out, inputs, mixed, statistics, *ctx.sizes)
-        ctx.save_for_backward(weights, inputs, mixed, statistics)
+        ctx.activations = _Activations(
+            (config.layers + 1) * x.numel(),
+            config.layers * x.numel(),
+            config.layers * batch * 2 * config.heads * length,
+        )
+        kernels().forward(weights.detach(), x.detach(), out, *ctx.activations.parts, *ctx.sizes)
+        ctx.save_for_backward(weights)
         return out
 
     @staticmethod
     def backward(ctx: Any, d_out: Tensor) -> tuple[Tensor, Tensor, None]:  # type: ignore[override]
-        weights, inputs, mixed, statistics = ctx.saved_tensors
+        (weights,) = ctx.saved_tensors
         d_out = d_out.contiguous()
         dx, d_weights = torch.empty_like(d_out), torch.empty_like(weights)
         kernels().backward(
-            weights.detach(), d_out, inputs, mixed, statistics, dx, d_weights, *ctx.sizes
+            weights.detach(), d_out, *ctx.activations.parts, dx, d_weights, *ctx.sizes
         )
         return dx, d_weights, None
 

@@ -17,7 +17,7 @@ inline int round_up(int n, int to) { return (n + to - 1) / to * to; }
 struct Scratch {
   std::vector<float> memory;
   float* get(size_t n) {
-    if (memory.size() < n + VW) memory.resize(n + VW);
+    if (memory.size() < n + 16) memory.resize(n + 16);
     const auto address = reinterpret_cast<uintptr_t>(memory.data());
     return memory.data() + (64 - address % 64) % 64 / 4;
   }
@@ -157,17 +157,24 @@ void attention_forward(int T, const float* q, const float* k, const float* v, lo
     float longest_query = 0.0f;  // squared
     for (int i = 0; i < n; ++i) {
       const float* row = q + (i0 + i) * ld;
-      for (int d = 0; d < D; ++d) softmax.q[d][i] = row[d] * scale;
       const float square = dot(D, row, row) * scale * scale;
       longest_query = square > longest_query ? square : longest_query;
     }
+    transpose_rows<D>(n, q + i0 * ld, ld, softmax.q[0], Softmax::GROUP);
+    for (auto& column : softmax.q)
+      for (int i = 0; i < Softmax::GROUP; i += VW) store(column + i, load(column + i) * scale);
     // Cauchy-Schwarz bounds every score of this group. (NaN compares false: not safe.)
     const bool safe = longest_query * longest_key <= SAFE_SCORE * SAFE_SCORE;
     softmax.take_all(kc, vc, i0, i0 + n, safe);
+    for (int i = 0; i < Softmax::GROUP; i += VW) {
+      const vf share = 1.0f / load(softmax.sum + i);
+      store(softmax.sum + i, share);
+      for (auto& column : softmax.acc) store(column + i, load(column + i) * share);
+    }
+    transpose_columns<D>(n, softmax.acc[0], Softmax::GROUP, o + i0 * ldo, ldo);
     for (int i = 0; i < n; ++i) {
       m[i0 + i] = softmax.m[i];
-      inverse[i0 + i] = 1.0f / softmax.sum[i];
-      for (int d = 0; d < D; ++d) o[(i0 + i) * ldo + d] = softmax.acc[d][i] * inverse[i0 + i];
+      inverse[i0 + i] = softmax.sum[i];
     }
   }
 }
@@ -178,16 +185,15 @@ struct QueryGradient {
   float q[D], g[D], m, delta;
 };
 
-// Gradients of a group of keys and values from ROWS queries, the first of which is number i0; the
+// Gradients of N vectors of keys and values from ROWS queries, the first of which is number i0; the
 // first key is number j0. dq (ROWS, D, VW) is still to be summed over its last axis.
-template <int D, int ROWS, bool DIAGONAL>
+template <int D, int ROWS, int N, bool DIAGONAL>
 inline void backward_tile(const QueryGradient<D>* queries, int i0, int j0, const float* kt,
                           const float* vt, float* dkt, float* dvt, long padded, float* dq) {
-  constexpr int N = KEY_VECTORS;
   vf p[ROWS][N], ds[ROWS][N];
   for (int i = 0; i < ROWS; ++i)
     for (int c = 0; c < N; ++c) {
-      p[i][c] = splat(-queries[i].m);
+      p[i][c] = vf{};
       ds[i][c] = splat(-queries[i].delta);
     }
   for (int d = 0; d < D; ++d)
@@ -199,7 +205,8 @@ inline void backward_tile(const QueryGradient<D>* queries, int i0, int j0, const
   const vi lanes = lane_index();
   for (int i = 0; i < ROWS; ++i)
     for (int c = 0; c < N; ++c) {
-      p[i][c] = exp2(p[i][c]);
+      // The score is summed as in the forward pass, so that score - m is exact where it is zero.
+      p[i][c] = exp2(p[i][c] - queries[i].m);
       if (DIAGONAL) p[i][c] = lanes + (j0 + c * VW) <= i0 + i ? p[i][c] : vf{};
       ds[i][c] *= p[i][c];
     }
@@ -248,11 +255,8 @@ void attention_backward(int T, const float* q, const float* k, const float* v, l
   float* dkt = vt + padded * D;
   float* dvt = dkt + padded * D;
   float* dqs = dvt + padded * D;  // (QUERIES, D, VW)
-  for (int t = 0; t < T; ++t)
-    for (int d = 0; d < D; ++d) {
-      kt[d * padded + t] = k[t * ld + d];
-      vt[d * padded + t] = v[t * ld + d];
-    }
+  transpose_rows<D>(T, k, ld, kt, padded);
+  transpose_rows<D>(T, v, ld, vt, padded);
   for (int d = 0; d < D; ++d)
     for (int t = T; t < padded; ++t) kt[d * padded + t] = vt[d * padded + t] = 0.0f;
   for (long i = 0; i < 2 * padded * D; ++i) dkt[i] = 0.0f;
@@ -274,10 +278,14 @@ void attention_backward(int T, const float* q, const float* k, const float* v, l
     for (int j = 0; j < i0 + n; j += GROUP) {
       auto tile = [&](int i, auto rows) {
         constexpr int ROWS = decltype(rows)::value;
-        if (j >= i0 + i + ROWS) return;  // these queries see none of these keys
-        const auto run = j + GROUP <= i0 + i + 1 ? backward_tile<D, ROWS, false>
-                                                 : backward_tile<D, ROWS, true>;
-        run(queries + i, i0 + i, j, kt + j, vt + j, dkt + j, dvt + j, padded, dqs + i * D * VW);
+        const int first = i0 + i, last = first + ROWS - 1;
+        auto run = [&](int at, auto* kernel) {
+          kernel(queries + i, first, at, kt + at, vt + at, dkt + at, dvt + at, padded,
+                 dqs + i * D * VW);
+        };
+        if (j + GROUP <= first + 1) return run(j, backward_tile<D, ROWS, KEY_VECTORS, false>);
+        for (int at = j; at < j + GROUP && at <= last; at += VW)
+          run(at, backward_tile<D, ROWS, 1, true>);
       };
       int i = 0;
       for (; i + QUERY_ROWS <= n; i += QUERY_ROWS)
@@ -290,11 +298,9 @@ void attention_backward(int T, const float* q, const float* k, const float* v, l
       for (int d = 0; d < D; ++d) dq[(i0 + i) * ldg + d] = sums[d] * (1.0f / root);
     }
   }
-  for (int t = 0; t < T; ++t)
-    for (int d = 0; d < D; ++d) {
-      dk[t * ldg + d] = dkt[d * padded + t] * LN2;  // undo LOG2E in q
-      dv[t * ldg + d] = dvt[d * padded + t];
-    }
+  for (long i = 0; i < padded * D; i += VW) store(dkt + i, load(dkt + i) * LN2);  // undo LOG2E in q
+  transpose_columns<D>(T, dkt, padded, dk, ldg);
+  transpose_columns<D>(T, dvt, padded, dv, ldg);
 }
 
 // One query against n cached positions: keys and values are (D, capacity), positions last. The

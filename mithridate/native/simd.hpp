@@ -4,6 +4,10 @@
 
 #include <cstdint>
 
+#if defined(__AVX__)
+#include <immintrin.h>
+#endif
+
 namespace mithridate::MITHRIDATE_ISA {
 
 constexpr int VW = MITHRIDATE_VW;
@@ -15,7 +19,16 @@ typedef float vf_unaligned __attribute__((vector_size(4 * MITHRIDATE_VW), aligne
 inline vf load(const float* p) { return *reinterpret_cast<const vf_unaligned*>(p); }
 inline void store(float* p, vf v) { *reinterpret_cast<vf_unaligned*>(p) = v; }
 inline vf splat(float s) { return vf{} + s; }
-inline vf max(vf a, vf b) { return a > b ? a : b; }
+// a > b ? a : b, so a NaN in b is kept. GCC 12 does not always make one instruction of that.
+inline vf max(vf a, vf b) {
+#if defined(__AVX512F__) && MITHRIDATE_VW == 16
+  return (vf)_mm512_max_ps((__m512)a, (__m512)b);
+#elif defined(__AVX__) && MITHRIDATE_VW == 8
+  return (vf)_mm256_max_ps((__m256)a, (__m256)b);
+#else
+  return a > b ? a : b;
+#endif
+}
 
 inline vi lane_index() {
   vi r;
@@ -73,6 +86,96 @@ inline float hmax(vf v) {
   return r;
 }
 
+// 1 / x, for finite x, to within two units in the last place: an estimate and a Newton step.
+inline vf reciprocal(vf x) {
+#if defined(__AVX512F__) && MITHRIDATE_VW == 16
+  const vf y = (vf)_mm512_rcp14_ps((__m512)x);
+  return y * (2.0f - x * y);
+#else
+  return 1.0f / x;
+#endif
+}
+
+// Between rows and columns: VW rows of eight floats, `ld` apart, and eight rows of VW floats.
+inline void rows_to_columns(const float* rows, long ld, float* columns, long stride) {
+#if MITHRIDATE_VW == 16
+  vf v[8];
+  for (int i = 0; i < 8; ++i)  // two rows to a vector
+    v[i] = (vf)_mm512_insertf32x8(_mm512_castps256_ps512(_mm256_loadu_ps(rows + 2 * i * ld)),
+                                  _mm256_loadu_ps(rows + (2 * i + 1) * ld), 1);
+  // Each step exchanges one bit of the row number with one of the column number.
+  for (int i = 0; i < 4; ++i) {
+    const vf a = v[i], b = v[i + 4];
+    v[i] = __builtin_shufflevector(a, b, 0, 1, 2, 3, 8, 9, 10, 11, 16, 17, 18, 19, 24, 25, 26, 27);
+    v[i + 4] = __builtin_shufflevector(a, b, 4, 5, 6, 7, 12, 13, 14, 15, 20, 21, 22, 23, 28, 29, 30, 31);
+  }
+  for (int i : {0, 1, 4, 5}) {
+    const vf a = v[i], b = v[i + 2];
+    v[i] = __builtin_shufflevector(a, b, 0, 1, 4, 5, 16, 17, 20, 21, 8, 9, 12, 13, 24, 25, 28, 29);
+    v[i + 2] = __builtin_shufflevector(a, b, 2, 3, 6, 7, 18, 19, 22, 23, 10, 11, 14, 15, 26, 27, 30, 31);
+  }
+  for (int i : {0, 2, 4, 6}) {
+    const vf a = v[i], b = v[i + 1];
+    v[i] = __builtin_shufflevector(a, b, 0, 2, 16, 18, 4, 6, 20, 22, 8, 10, 24, 26, 12, 14, 28, 30);
+    v[i + 1] = __builtin_shufflevector(a, b, 1, 3, 17, 19, 5, 7, 21, 23, 9, 11, 25, 27, 13, 15, 29, 31);
+  }
+  for (int d = 0; d < 8; ++d) store(columns + d * stride, v[d]);
+#else
+  for (int i = 0; i < VW; ++i)
+    for (int d = 0; d < 8; ++d) columns[d * stride + i] = rows[i * ld + d];
+#endif
+}
+
+inline void columns_to_rows(const float* columns, long stride, float* rows, long ld) {
+#if MITHRIDATE_VW == 16
+  vf v[8];
+  for (int d = 0; d < 8; ++d) v[d] = load(columns + d * stride);
+  for (int i : {0, 2, 4, 6}) {
+    const vf a = v[i], b = v[i + 1];
+    v[i] = __builtin_shufflevector(a, b, 0, 16, 1, 17, 4, 20, 5, 21, 8, 24, 9, 25, 12, 28, 13, 29);
+    v[i + 1] = __builtin_shufflevector(a, b, 2, 18, 3, 19, 6, 22, 7, 23, 10, 26, 11, 27, 14, 30, 15, 31);
+  }
+  for (int i : {0, 1, 4, 5}) {
+    const vf a = v[i], b = v[i + 2];
+    v[i] = __builtin_shufflevector(a, b, 0, 1, 16, 17, 2, 3, 18, 19, 8, 9, 24, 25, 10, 11, 26, 27);
+    v[i + 2] = __builtin_shufflevector(a, b, 4, 5, 20, 21, 6, 7, 22, 23, 12, 13, 28, 29, 14, 15, 30, 31);
+  }
+  for (int i = 0; i < 4; ++i) {
+    const vf a = v[i], b = v[i + 4];
+    v[i] = __builtin_shufflevector(a, b, 0, 1, 2, 3, 16, 17, 18, 19, 4, 5, 6, 7, 20, 21, 22, 23);
+    v[i + 4] = __builtin_shufflevector(a, b, 8, 9, 10, 11, 24, 25, 26, 27, 12, 13, 14, 15, 28, 29, 30, 31);
+  }
+  for (int i = 0; i < 8; ++i) {
+    _mm256_storeu_ps(rows + 2 * i * ld, _mm512_castps512_ps256((__m512)v[i]));
+    _mm256_storeu_ps(rows + (2 * i + 1) * ld, _mm512_extractf32x8_ps((__m512)v[i], 1));
+  }
+#else
+  for (int i = 0; i < VW; ++i)
+    for (int d = 0; d < 8; ++d) rows[i * ld + d] = columns[d * stride + i];
+#endif
+}
+
+// The same for T rows of D floats, and D rows of at least T.
+template <int D>
+void transpose_rows(int T, const float* rows, long ld, float* columns, long stride) {
+  int t = 0;
+  for (; t + VW <= T; t += VW)
+    for (int d = 0; d < D; d += 8)
+      rows_to_columns(rows + t * ld + d, ld, columns + d * stride + t, stride);
+  for (; t < T; ++t)
+    for (int d = 0; d < D; ++d) columns[d * stride + t] = rows[t * ld + d];
+}
+
+template <int D>
+void transpose_columns(int T, const float* columns, long stride, float* rows, long ld) {
+  int t = 0;
+  for (; t + VW <= T; t += VW)
+    for (int d = 0; d < D; d += 8)
+      columns_to_rows(columns + d * stride + t, stride, rows + t * ld + d, ld);
+  for (; t < T; ++t)
+    for (int d = 0; d < D; ++d) rows[t * ld + d] = columns[d * stride + t];
+}
+
 // 2^x for |x| <= 126, relative error below 2.5e-7: x = n + r with |r| <= 1/2, 2^r by a degree-5
 // minimax polynomial, 2^n by adding n to the exponent bits.
 inline vf exp2_bounded(vf x) {
@@ -89,7 +192,7 @@ inline vf exp2_bounded(vf x) {
 }
 
 // The same for any x <= 126; below -126 it stays at 2^-126.
-inline vf exp2(vf x) { return exp2_bounded(max(x, splat(-126.0f))); }
+inline vf exp2(vf x) { return exp2_bounded(max(splat(-126.0f), x)); }
 
 constexpr float LOG2E = 1.44269504088896340736f;
 constexpr float LN2 = 0.69314718055994530942f;

@@ -12,7 +12,7 @@ namespace mithridate::MITHRIDATE_ISA {
 
 constexpr int TILE = 48;           // tokens handled together where tokens are independent
 constexpr float NORM_EPS = 1e-5f;  // of torch.nn.LayerNorm
-constexpr int GROUPS = 16;         // partial sums of the gradient; fixed, so that the result does
+constexpr int GROUPS = 32;         // partial sums of the gradient; fixed, so that the result does
                                    // not depend on the number of threads
 
 // Pointers into a flat array of parameters (or of their gradients).
@@ -117,7 +117,7 @@ constexpr float GELU_C2 = 2.0f * 0.79788456080286535588f;  // 2 sqrt(2 / pi)
 
 inline vf gelu_sigmoid(vf u) {
   const vf z = u * (1.0f + GELU_A * u * u) * (-GELU_C2 * LOG2E);
-  return 1.0f / (1.0f + exp2(z < splat(126.0f) ? z : splat(126.0f)));
+  return reciprocal(1.0f + exp2(-max(-z, splat(-126.0f))));
 }
 
 inline vf gelu(vf u) { return u * gelu_sigmoid(u); }
@@ -149,7 +149,7 @@ void with_head_width(int d, Call call) {
 }
 
 struct Workspace {
-  Scratch sequence, tile, attention;
+  Scratch sequence, tile, attention, transposed, partial;
 };
 
 inline void qkv_forward(int T, int D, const BlockView<const float>& w,

@@ -6,53 +6,48 @@
 
 namespace mithridate::MITHRIDATE_ISA {
 
+// Each thread keeps its scratch memory from call to call: fresh pages are dear.
+Workspace& workspace() {
+  static thread_local Workspace work;
+  return work;
+}
+
 void attention_forward_all(int d, int count, int T, const float* q, const float* k, const float* v,
                            float* o, float* m, float* inverse, int threads) {
-#pragma omp parallel num_threads(threads)
-  {
-    Scratch scratch;
-#pragma omp for schedule(dynamic)
-    for (int i = 0; i < count; ++i) {
+#pragma omp parallel for schedule(dynamic) num_threads(threads)
+  for (int i = 0; i < count; ++i) {
       const long at = long(i) * T * d, row = long(i) * T;
       with_head_width(d, [&](auto width) {
         attention_forward<width>(T, q + at, k + at, v + at, d, o + at, d, m + row, inverse + row,
-                                 scratch);
+                                 workspace().attention);
       });
-    }
   }
 }
 
 void attention_backward_all(int d, int count, int T, const float* q, const float* k,
                             const float* v, const float* o, const float* d_out, const float* m,
                             const float* inverse, float* dq, float* dk, float* dv, int threads) {
-#pragma omp parallel num_threads(threads)
-  {
-    Scratch scratch;
-#pragma omp for schedule(dynamic)
-    for (int i = 0; i < count; ++i) {
+#pragma omp parallel for schedule(dynamic) num_threads(threads)
+  for (int i = 0; i < count; ++i) {
       const long at = long(i) * T * d, row = long(i) * T;
       with_head_width(d, [&](auto width) {
         attention_backward<width>(T, q + at, k + at, v + at, d, o + at, d_out + at, d, m + row,
-                                  inverse + row, dq + at, dk + at, dv + at, d, scratch);
+                                  inverse + row, dq + at, dk + at, dv + at, d,
+                                  workspace().attention);
       });
-    }
   }
 }
 
 void forward(const Shape& s, const float* weights, int B, int T, const float* x, float* y,
              float* inputs, float* mixed, float* statistics, int threads) {
   const long sequence = long(T) * s.width, stats = 2L * s.heads * T;
-  std::vector<float> transposed(s.size());
-  transpose_weights(s, weights, transposed.data());
-#pragma omp parallel num_threads(threads)
-  {
-    Workspace work;
-#pragma omp for schedule(dynamic)
-    for (int b = 0; b < B; ++b)
-      sequence_forward(s, weights, transposed.data(), T, x + b * sequence, y + b * sequence,
-                       inputs + b * sequence, mixed + b * sequence, statistics + b * stats,
-                       B * sequence, B * stats, work);
-  }
+  float* transposed = workspace().transposed.get(s.size());
+  transpose_weights(s, weights, transposed);
+#pragma omp parallel for schedule(dynamic) num_threads(threads)
+  for (int b = 0; b < B; ++b)
+    sequence_forward(s, weights, transposed, T, x + b * sequence, y + b * sequence,
+                     inputs + b * sequence, mixed + b * sequence, statistics + b * stats,
+                     B * sequence, B * stats, workspace());
 }
 
 void backward(const Shape& s, const float* weights, int B, int T, const float* dy,
@@ -60,18 +55,19 @@ void backward(const Shape& s, const float* weights, int B, int T, const float* d
               float* d_weights, int threads) {
   const long sequence = long(T) * s.width, stats = 2L * s.heads * T, size = s.size();
   const int groups = std::min(B, GROUPS);
-  std::vector<float> transposed(size), partial(size * groups, 0.0f);
-  transpose_weights(s, weights, transposed.data());
+  float* transposed = workspace().transposed.get(size);
+  float* partial = workspace().partial.get(size * groups);
+  transpose_weights(s, weights, transposed);
 #pragma omp parallel num_threads(threads)
   {
-    Workspace work;
 #pragma omp for schedule(dynamic)
-    for (int g = 0; g < groups; ++g)
+    for (int g = 0; g < groups; ++g) {
+      std::memset(partial + g * size, 0, sizeof(float) * size);
       for (int b = g * B / groups; b < (g + 1) * B / groups; ++b)
-        sequence_backward(s, weights, transposed.data(), T, dy + b * sequence,
-                          inputs + b * sequence, mixed + b * sequence, statistics + b * stats,
-                          B * sequence, B * stats, dx + b * sequence, partial.data() + g * size,
-                          work);
+        sequence_backward(s, weights, transposed, T, dy + b * sequence, inputs + b * sequence,
+                          mixed + b * sequence, statistics + b * stats, B * sequence, B * stats,
+                          dx + b * sequence, partial + g * size, workspace());
+    }
 #pragma omp for schedule(static)
     for (long i = 0; i < size; ++i) {
       float sum = 0.0f;
@@ -89,11 +85,9 @@ void decode(const Shape& s, const float* weights, const float* transposed, int B
   const long per_sequence = long(s.layers) * D * capacity;
   const float* position = weights + long(n) * D;
   const float* norm = last_norm(s, weights);
-#pragma omp parallel num_threads(std::min(threads, chunks))
-  {
-    Workspace work;
-#pragma omp for schedule(static)
-    for (int c = 0; c < chunks; ++c) {
+#pragma omp parallel for schedule(static) num_threads(std::min(threads, chunks))
+  for (int c = 0; c < chunks; ++c) {
+      Workspace& work = workspace();
       const int first = c * ROWS, rows = std::min(ROWS, B - first);
       float* k = keys + first * per_sequence;
       float* v = values + first * per_sequence;
@@ -110,7 +104,6 @@ void decode(const Shape& s, const float* weights, const float* transposed, int B
       }
       norm_forward(rows, D, token, norm, norm + D, y + first * D);
       if (queries) norm_forward(rows, D, query, norm, norm + D, y_queries + first * D);
-    }
   }
 }
 

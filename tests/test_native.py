@@ -1,0 +1,291 @@
+"""The native kernels against the PyTorch reference, for every instruction set of this machine."""
+
+import math
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+from mithridate.agents.in_context import InContextAgent
+from mithridate.config import ModelConfig
+from mithridate.envs import make_env
+from mithridate.model import dispatch
+from mithridate.model.cache import KVCache
+from mithridate.model.in_context import InContextModel
+from mithridate.model.transformer import Transformer
+from mithridate.native import kernels
+from mithridate.rng import Rng
+from mithridate.rollout import rollout
+
+SETS = kernels().instruction_sets() if kernels() else []
+pytestmark = pytest.mark.skipif(not SETS, reason="native kernels are not built, or switched off")
+
+
+@pytest.fixture(autouse=True, params=SETS)
+def isa(request):
+    before = kernels().active()
+    kernels().use(request.param)
+    yield request.param
+    kernels().use(before)
+
+
+@pytest.fixture(params=[1, 3])
+def threads(request):
+    torch.set_num_threads(request.param)
+
+
+def generator(seed=0):
+    return Rng(seed).torch_generator()
+
+
+def relative_error(got, expected):
+    return ((got - expected).norm() / expected.norm().clamp(min=1e-12)).item()
+
+
+# Attention ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("scale", [0.3, 3.0, 30.0])
+@pytest.mark.parametrize("width", [8, 16, 32])
+@pytest.mark.parametrize(
+    ("batch", "heads", "length"),
+    [(1, 1, 1), (2, 3, 2), (1, 2, 15), (3, 1, 16), (2, 2, 17), (1, 1, 33), (2, 1, 131)],
+)  # fmt: skip
+def test_attention_and_its_gradients(batch, heads, length, width, scale):
+    """Up to scores far beyond what can be exponentiated without subtracting the maximum."""
+    shape = (3, batch, heads, length, width)
+    q, k, v = (scale * torch.randn(shape, generator=generator())).unbind(0)
+    weight = torch.randn(shape[1:], generator=generator(1))
+
+    def results(attend, dtype):
+        leaves = [t.to(dtype).requires_grad_() for t in (q, k, v)]
+        out = attend(*leaves)
+        grads = torch.autograd.grad((out * weight.to(dtype)).sum(), leaves)
+        return [out.detach().double(), *(g.double() for g in grads)]
+
+    ours = results(dispatch.NativeCausalAttention.apply, torch.float32)
+    reference = results(reference_attention, torch.float32)
+    exact = results(reference_attention, torch.float64)
+    sizes = {"o": scale, "dq": scale**2, "dk": scale**2, "dv": 1.0}  # of the terms summed up
+    for (name, size), got, theirs, truth in zip(sizes.items(), ours, reference, exact, strict=True):
+        # Large scores are ill-conditioned for everybody: PyTorch's own error sets the scale.
+        allowed = 1e-5 * truth.norm() + 3 * (theirs - truth).norm() + 1e-6 * size * weight.norm()
+        assert (got - truth).norm() <= allowed, name
+
+
+def reference_attention(q, k, v):
+    return F.scaled_dot_product_attention(q, k, v, is_causal=True)
+
+
+def test_attention_takes_non_contiguous_inputs():
+    q, k, v = torch.randn(2, 40, 3, 4, 8, generator=generator()).permute(2, 0, 3, 1, 4)
+    assert not q.is_contiguous()
+    got = dispatch.NativeCausalAttention.apply(q, k, v)
+    torch.testing.assert_close(got, reference_attention(q, k, v), atol=1e-6, rtol=1e-5)
+
+
+def test_attention_passes_nan_on():
+    q = torch.randn(1, 1, 20, 8, generator=generator())
+    broken = q.clone()
+    broken[0, 0, 7, 3] = math.nan
+    out = dispatch.NativeCausalAttention.apply(q, broken, q)
+    assert out[0, 0, :7].isfinite().all()
+    assert out[0, 0, 7:].isnan().all()
+
+
+# The whole transformer ---------------------------------------------------------------------
+
+
+def random_transformer(layers=3, heads=4, width=32, positions=70, seed=0):
+    model = Transformer(ModelConfig(layers=layers, heads=heads, width=width), positions)
+    with torch.no_grad():
+        for name, p in model.named_parameters():
+            noise = torch.randn(p.shape, generator=generator(seed))
+            p.copy_(0.3 * noise + ("norm" in name and name.endswith("weight")))
+    return model
+
+
+def reference(model, x):
+    """`Transformer.forward` with the native path switched off."""
+    x = x + model.positions[: x.shape[1]]
+    for block in model.blocks:
+        batch, length, width = x.shape
+        qkv = block.qkv(block.norm1(x)).view(batch, length, 3, block.heads, -1)
+        mixed = reference_attention(*qkv.permute(2, 0, 3, 1, 4))
+        x = x + block.out(mixed.transpose(1, 2).reshape(batch, length, width))
+        x = x + block.mlp(x)
+    return model.norm(x)
+
+
+@pytest.mark.usefixtures("threads")
+@pytest.mark.parametrize(
+    ("layers", "heads", "width"), [(3, 4, 32), (1, 2, 16), (2, 2, 32), (1, 1, 32), (1, 3, 48)]
+)
+@pytest.mark.parametrize(("batch", "length"), [(1, 1), (1, 7), (5, 16), (2, 49), (40, 3), (3, 70)])
+def test_transformer_and_its_gradients(layers, heads, width, batch, length):
+    model = random_transformer(layers, heads, width)
+    x = torch.randn(batch, length, width, generator=generator(1))
+    weight = torch.randn(x.shape, generator=generator(2))
+    assert dispatch.transformer_is_native(x, model.config)
+
+    def results(run):
+        leaf = x.clone().requires_grad_()
+        out = run(leaf)
+        grads = torch.autograd.grad((out * weight).sum(), [leaf, *model.parameters()])
+        return out.detach(), grads
+
+    out, grads = results(model)
+    expected, expected_grads = results(lambda leaf: reference(model, leaf))
+    torch.testing.assert_close(out, expected, atol=1e-5, rtol=1e-5)
+    names = ["x", *(name for name, _ in model.named_parameters())]
+    largest = max(g.abs().max().item() for g in expected_grads)
+    for name, got, wanted in zip(names, grads, expected_grads, strict=True):
+        if wanted.abs().max() > 1e-5 * largest:  # the gradient of a key's bias is zero
+            assert relative_error(got, wanted) <= 1e-4, name
+        else:
+            assert got.abs().max() <= 1e-5 * largest, name
+
+
+def test_gradients_do_not_depend_on_the_number_of_threads():
+    model = random_transformer()
+    x = torch.randn(37, 50, 32, generator=generator(1))
+
+    def gradient(threads):
+        torch.set_num_threads(threads)
+        model.zero_grad()
+        model(x).square().sum().backward()
+        return torch.cat([p.grad.flatten() for p in model.parameters()])
+
+    assert torch.equal(gradient(1), gradient(2))
+    assert torch.equal(gradient(1), gradient(5))
+
+
+def test_transformer_takes_non_contiguous_inputs():
+    model = random_transformer()
+    x = torch.randn(32, 20, 4, generator=generator()).permute(2, 1, 0)
+    with torch.no_grad():
+        torch.testing.assert_close(model(x), reference(model, x), atol=1e-5, rtol=1e-5)
+
+
+def test_a_graph_may_be_walked_twice():
+    """The memory of the activations must not be handed on while somebody may need it."""
+    model = random_transformer()
+    x = torch.randn(2, 20, 32, generator=generator()).requires_grad_()
+    out = model(x).square().sum()
+    first = torch.autograd.grad(out, x, retain_graph=True)[0]
+    other = model(torch.zeros(2, 20, 32)).sum()
+    second = torch.autograd.grad(out, x)[0]
+    assert torch.equal(first, second)
+    other.backward()
+
+
+# Decoding ----------------------------------------------------------------------------------
+
+
+@pytest.mark.usefixtures("threads")
+@pytest.mark.parametrize(
+    ("layers", "heads", "width"), [(3, 4, 32), (1, 2, 16), (2, 2, 32), (1, 1, 32)]
+)
+@pytest.mark.parametrize("batch", [1, 11, 12, 13, 40])
+def test_decoding_equals_the_full_forward(layers, heads, width, batch):
+    model = random_transformer(layers, heads, width, positions=40)
+    x = torch.randn(batch, 40, width, generator=generator(1))
+    with torch.no_grad():
+        exact = reference(model.double(), x.double())
+        theirs = reference(model.float(), x)
+        cache = model.new_cache(batch)
+        assert cache.decoder is not None
+        assert cache.keys.isnan().all(), "positions not yet written must be NaN"
+        ours = torch.stack([model.step(x[:, t], cache) for t in range(40)], 1)
+    assert cache.keys[..., :40].isfinite().all() and cache.keys[..., 40:].isnan().all()
+    assert ((ours - theirs).abs() <= 1e-5 * theirs.abs().clamp(min=1)).all()
+    assert (ours - exact).abs().max() <= 2 * (theirs - exact).abs().max()
+
+
+def test_decoding_does_not_depend_on_the_batch_it_is_in():
+    model = random_transformer(positions=20)
+    x = torch.randn(30, 20, 32, generator=generator(1))
+
+    def run(rows):
+        cache = model.new_cache(len(rows))
+        return torch.stack([model.step(rows[:, t], cache) for t in range(20)], 1)
+
+    with torch.no_grad():
+        whole = run(x)
+        assert torch.equal(torch.cat([run(x[:1]), run(x[1:14]), run(x[14:])]), whole)
+
+
+def test_queries_see_the_context_and_are_seen_by_nobody():
+    """Two streams: a query token attends to the context up to the new position."""
+    model = random_transformer(layers=2, positions=20)
+    x, queries = torch.randn(2, 5, 20, 32, generator=generator(1))
+    with torch.no_grad():
+        plain, two = model.new_cache(5), model.new_cache(5)
+        for t in range(20):
+            alone = model.step(x[:, t], plain)
+            context, answer = two.decoder.step_with_query(
+                x[:, t], queries[:, t], two.keys, two.values, t
+            )
+            two.advance()
+            assert torch.equal(context, alone)
+            expected = query_reference(model, queries[:, t], two)
+            torch.testing.assert_close(answer, expected, atol=1e-5, rtol=1e-5)
+    assert torch.equal(plain.keys[..., :20], two.keys[..., :20])
+
+
+def query_reference(model, x, cache: KVCache):
+    n = cache.length
+    for layer, block in enumerate(model.blocks):
+        q = block.qkv(block.norm1(x)).view(len(x), 3, block.heads, -1)[:, 0]
+        k, v = cache.keys[:, layer, :, :, :n], cache.values[:, layer, :, :, :n]
+        weights = torch.softmax(torch.einsum("bhd,bhdn->bhn", q, k) / q.shape[-1] ** 0.5, -1)
+        x = x + block.out(torch.einsum("bhn,bhdn->bhd", weights, v).flatten(1))
+        x = x + block.mlp(x)
+    return model.norm(x)
+
+
+def test_rollouts_choose_the_same_actions(monkeypatch):
+    """Actions drawn by inverse CDF on shared uniforms are identical on both paths."""
+    env = make_env("bandit", horizon=60)
+    model = InContextModel(ModelConfig(), env.spec)
+    model.initialise(generator())
+    with torch.no_grad():
+        for p in model.parameters():
+            p.add_(0.1 * torch.randn(p.shape, generator=generator(3)))
+    tasks = env.sample_tasks(50, Rng(0))
+    native = rollout(env, tasks, InContextAgent(model), rng=Rng(1))
+    monkeypatch.setattr(dispatch, "transformer_is_native", lambda *_: False)
+    monkeypatch.setattr(dispatch, "attention_is_native", lambda *_: False)
+    plain = rollout(env, tasks, InContextAgent(model), rng=Rng(1))
+    assert torch.equal(native.actions, plain.actions)
+    assert native.actions.unique().numel() > 1
+
+
+# What the kernels refuse -------------------------------------------------------------------
+
+
+def test_wrong_sizes_are_refused():
+    model = random_transformer()
+    decoder = dispatch.NativeDecoder(model.flat_weights(), model.config)
+    cache = model.new_cache(2)
+    with pytest.raises(ValueError, match="keys has"):
+        decoder.step(torch.zeros(3, 32), cache.keys, cache.values, 0)
+    with pytest.raises(ValueError, match="out of range"):
+        decoder.step(torch.zeros(2, 32), cache.keys, cache.values, 70)
+    with pytest.raises(ValueError, match="longer than the positions"):
+        model(torch.zeros(1, 71, 32))
+
+
+@pytest.mark.parametrize(
+    ("x", "config"),
+    [
+        (torch.zeros(1, 2, 32, dtype=torch.float64), ModelConfig()),
+        (torch.zeros(1, 2, 24), ModelConfig(width=24, heads=3)),
+        (torch.zeros(1, 2, 32), ModelConfig(width=32, heads=8)),
+    ],
+)
+def test_unsupported_shapes_go_through_pytorch(x, config):
+    assert not dispatch.transformer_is_native(x, config)
+    model = Transformer(config, positions=4).to(x.dtype)
+    assert model(x).shape == x.shape
+    assert model.new_cache(1).decoder is None
