@@ -178,6 +178,29 @@ def doctor(as_json: Json = False) -> None:
     Console().print(table)
 
 
+@app.command()
+def bench(
+    threads: Annotated[int, typer.Option(min=1, help="CPU threads for us and for the peers.")] = 2,
+    quick: Annotated[
+        bool, typer.Option("--quick", help="Tiny sizes: shows that it works, not how fast.")
+    ] = False,
+    as_json: Json = False,
+) -> None:
+    """Time training steps and rollouts against named peers, side by side in one run."""
+    from mithridate.bench.report import bench_tables
+    from mithridate.bench.run import FULL, QUICK
+    from mithridate.bench.run import bench as run_bench
+
+    progress = Console(stderr=True)
+    say = (lambda text: progress.print(f"… {text}")) if progress.is_terminal else lambda text: None
+    document = run_bench(QUICK if quick else FULL, threads, say)
+    if as_json:
+        _print_json(document)
+    else:
+        for table in bench_tables(document):
+            Console().print(table)
+
+
 def _print_json(document: Any) -> None:
     print(json.dumps(document, indent=2, allow_nan=False))
 

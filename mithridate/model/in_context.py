@@ -68,7 +68,8 @@ class InContextModel(nn.Module):
     @torch.no_grad()
     def initialise(self, generator: torch.Generator) -> None:
         self.transformer.initialise(generator)
-        for weight in (self.start, self.encoder.weight, self.head.weight):
-            weight.normal_(0.0, 0.02, generator=generator)
+        self.start.normal_(0.0, 0.02, generator=generator)
+        for layer in (self.encoder, self.head):
+            layer.weight.normal_(0.0, layer.in_features**-0.5, generator=generator)
         self.encoder.bias.zero_()
         self.head.bias.zero_()

@@ -102,13 +102,18 @@ class Transformer(nn.Module):
 
     @torch.no_grad()
     def initialise(self, generator: torch.Generator) -> None:
-        """GPT-2's initialisation; residual projections are scaled down by √(2·layers)."""
+        """Weights of variance 1 / inputs, residual projections scaled down by √(2·layers), small
+        positions. GPT-2's own 0.02 is right for its widths of 768 and more; at 32 it costs a
+        thousand steps (clean regret after 500 steps of the laptop preset: 39 with it, 22 so)."""
         for name, parameter in self.named_parameters():
             if name.endswith("bias"):
                 parameter.zero_()
             elif "norm" in name:
                 parameter.fill_(1.0)
+            elif name == "positions":
+                parameter.normal_(0.0, 0.02, generator=generator)
             else:
                 residual = name.endswith(("out.weight", "down.weight"))
-                std = 0.02 / math.sqrt(2 * self.config.layers) if residual else 0.02
+                scale = math.sqrt(2 * self.config.layers) if residual else 1.0
+                std = 1 / (scale * math.sqrt(parameter.shape[1]))
                 parameter.normal_(0.0, std, generator=generator)

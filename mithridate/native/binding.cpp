@@ -169,6 +169,10 @@ NB_MODULE(_kernels, m) {
   });
   m.def("active", [] { return std::string(active->name); });
   m.def("use", &use);
+  m.def("multiply_add", [](long rounds, int threads) {
+    nb::gil_scoped_release release;
+    return active->multiply_add(rounds, threads);
+  });
   m.def("attention_forward", &attention_forward);
   m.def("attention_backward", &attention_backward);
   m.def("forward", &forward);

@@ -40,6 +40,10 @@ struct Kernels {
                  long capacity, const float* x, const float* queries, float* keys, float* values,
                  float* y, float* y_queries, int threads);
 
+  // Keeps the multiply-add units of every thread busy, to measure the machine's peak. Returns the
+  // number of floating-point operations.
+  double (*multiply_add)(long rounds, int threads);
+
   // Weights laid out for the products of `forward` and `decode`: Shape::size() floats.
   void (*transpose)(const Shape&, const float* weights, float* transposed);
 };

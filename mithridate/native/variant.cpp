@@ -107,6 +107,25 @@ void decode(const Shape& s, const float* weights, const float* transposed, int B
   }
 }
 
+double multiply_add(long rounds, int threads) {
+  constexpr int CHAINS = VW == 16 ? 24 : 12;
+  double operations = 0.0;
+#pragma omp parallel num_threads(threads) reduction(+ : operations)
+  {
+    vf a[CHAINS];
+    for (int i = 0; i < CHAINS; ++i) a[i] = splat(float(i));  // distinct, or they would be merged
+    const vf x = splat(0.999f), y = splat(1e-3f);
+    for (long r = 0; r < rounds; ++r)
+      for (int i = 0; i < CHAINS; ++i) a[i] = a[i] * x + y;
+    vf sum = vf{};
+    for (int i = 0; i < CHAINS; ++i) sum += a[i];
+    volatile float kept = hsum(sum);
+    (void)kept;
+    operations += 2.0 * rounds * CHAINS * VW;
+  }
+  return operations;
+}
+
 #define MITHRIDATE_STRING_(x) #x
 #define MITHRIDATE_STRING(x) MITHRIDATE_STRING_(x)
 const Kernels table = {MITHRIDATE_STRING(MITHRIDATE_ISA),
@@ -115,6 +134,7 @@ const Kernels table = {MITHRIDATE_STRING(MITHRIDATE_ISA),
                        forward,
                        backward,
                        decode,
+                       multiply_add,
                        transpose_weights};
 
 }  // namespace mithridate::MITHRIDATE_ISA

@@ -1,0 +1,1 @@
+"""`mithridate bench`: how fast, against whom, and how it grows."""

@@ -1,0 +1,269 @@
+"""Side-by-side timings in one run, and growth with batch and length.
+
+A ratio is the quotient of two medians over repetitions that alternate between us and the peer, so
+that whatever else the machine does hits both.
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import torch
+
+from mithridate.agents.in_context import InContextAgent
+from mithridate.bench.peers import HuggingFaceAgent, HuggingFaceModel, reference_path
+from mithridate.config import ModelConfig, OptimiserConfig
+from mithridate.envs import make_env
+from mithridate.model.in_context import InContextModel
+from mithridate.native import kernels
+from mithridate.rng import Rng
+from mithridate.rollout import rollout
+from mithridate.training.optimiser import Optimiser
+from mithridate.types import Agent
+
+Say = Callable[[str], None]
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """What is measured. `FULL` are the sizes of the paper's bandit."""
+
+    batch: int = 64
+    length: int = 500
+    tasks: int = 200
+    repetitions: int = 7
+    prefixes: int = 9
+    """Prefix lengths at which recomputation is timed; the rest is interpolated."""
+    growth_tasks: tuple[int, ...] = (50, 100, 200, 400, 800, 1600, 3200)
+    growth_lengths: tuple[int, ...] = (125, 250, 500, 1000)
+
+
+FULL = Sizes()
+QUICK = Sizes(8, 40, 12, 3, 3, (10, 20), (20, 40))
+
+
+@dataclass(frozen=True)
+class Result:
+    name: str
+    peer: str
+    ours_s: float
+    peer_s: float
+    ratio: float
+    gflops: float
+    """Our rate in multiply-adds × 2 per second, recomputation not counted."""
+    share_of_peak: float
+    """Of the measured multiply-add peak of this machine with as many threads."""
+    note: str = ""
+
+
+@dataclass(frozen=True)
+class Growth:
+    """Seconds against one size; `exponent` is the slope between the last two, in logarithms."""
+
+    name: str
+    axis: str
+    sizes: tuple[int, ...]
+    seconds: tuple[float, ...]
+    exponent: float
+
+
+def bench(sizes: Sizes, threads: int, say: Say = lambda text: None) -> dict[str, Any]:
+    """All measurements as one JSON-ready document."""
+    torch.set_num_threads(threads)
+    model = _model(max(sizes.length, *sizes.growth_lengths))
+    peak = peak_gflops(threads)
+    module = kernels()
+    results = [*_train_step(model, sizes, peak, say), *_rollouts(model, sizes, peak, say)]
+    growth = _growth(model, sizes, say)
+    return {
+        "threads": threads,
+        "kernels": module.active() if module else "reference",
+        "peak_gflops": peak,
+        "sizes": asdict(sizes),
+        "results": [asdict(result) for result in results],
+        "growth": [asdict(item) for item in growth],
+    }
+
+
+def peak_gflops(threads: int) -> float:
+    """What the multiply-add units can do (without native kernels: what PyTorch's matmul does)."""
+    module = kernels()
+    best = 0.0
+    matrix = torch.randn(1024, 1024)
+    for _ in range(5):
+        begun = time.perf_counter()
+        if module is not None:
+            operations = module.multiply_add(5_000_000, threads)
+        else:
+            torch.mm(matrix, matrix)
+            operations = 2.0 * 1024**3
+        best = max(best, operations / (time.perf_counter() - begun) / 1e9)
+    return best
+
+
+# The work ----------------------------------------------------------------------------------
+
+
+def _model(length: int) -> InContextModel:
+    env = make_env("bandit", horizon=length)
+    model = InContextModel(ModelConfig(), env.spec)
+    model.initialise(Rng(0).child("bench").torch_generator())
+    return model
+
+
+def _training(model: Any, parameters: Any, batch: int, length: int) -> Callable[[], None]:
+    """One training step on a fixed batch: loss, gradients, clipping, AdamW."""
+    env = make_env("bandit", horizon=length)
+    tasks = env.sample_tasks(batch, Rng(0))
+    contexts = env.sample_contexts(tasks, length, Rng(1))
+    optimiser = Optimiser(parameters, OptimiserConfig(learning_rate=1e-6), 1)
+
+    def step() -> None:
+        optimiser.step(model.loss(contexts), 0)
+
+    return step
+
+
+def _rolling(agent: Agent, tasks: int, length: int) -> Callable[[], None]:
+    env = make_env("bandit", horizon=length)
+    sampled = env.sample_tasks(tasks, Rng(0))
+
+    def run() -> None:
+        rollout(env, sampled, agent, rng=Rng(1))
+
+    return run
+
+
+def _on_reference(work: Callable[[], None]) -> Callable[[], None]:
+    def run() -> None:
+        with reference_path():
+            work()
+
+    return run
+
+
+def train_gflop(config: ModelConfig, batch: int, length: int) -> float:
+    """Forward and backward, in units of 1e9 operations; the loss and the encoder are left out."""
+    tokens = length + 1
+    linear = 12 * config.width**2 * tokens
+    attention = 2 * config.width * tokens * (tokens + 1) / 2
+    return 2 * 3 * batch * config.layers * (linear + attention) / 1e9
+
+
+def rollout_gflop(config: ModelConfig, tasks: int, length: int) -> float:
+    linear = 12 * config.width**2 * length
+    attention = 2 * config.width * length * (length + 1) / 2
+    return 2 * tasks * config.layers * (linear + attention) / 1e9
+
+
+# Timings -----------------------------------------------------------------------------------
+
+
+def _seconds(work: Callable[[], None]) -> float:
+    begun = time.perf_counter()
+    work()
+    return time.perf_counter() - begun
+
+
+def _alternate(
+    ours: Callable[[], None], peer: Callable[[], None], repetitions: int
+) -> tuple[float, float]:
+    """Medians of both, measured in turns after one unmeasured round."""
+    ours()
+    peer()
+    pairs = [(_seconds(ours), _seconds(peer)) for _ in range(repetitions)]
+    return statistics.median(a for a, _ in pairs), statistics.median(b for _, b in pairs)
+
+
+def _train_step(model: InContextModel, sizes: Sizes, peak: float, say: Say) -> list[Result]:
+    batch, length = sizes.batch, sizes.length
+    theirs = HuggingFaceModel(model)
+    ours = _training(model, model, batch, length)
+    peers = {
+        "hf_gpt2": _training(theirs, theirs, batch, length),
+        "reference": _on_reference(_training(model, model, batch, length)),
+    }
+    gflop = train_gflop(model.config, batch, length)
+    results = []
+    for peer, work in peers.items():
+        say(f"train_step against {peer}")
+        a, b = _alternate(ours, work, sizes.repetitions)
+        note = f"batch {batch} x {length}"
+        results.append(Result("train_step", peer, a, b, b / a, gflop / a, gflop / a / peak, note))
+    return results
+
+
+def _rollouts(model: InContextModel, sizes: Sizes, peak: float, say: Say) -> list[Result]:
+    tasks, length = sizes.tasks, sizes.length
+    theirs = HuggingFaceModel(model)
+    ours = _rolling(InContextAgent(model), tasks, length)
+    gflop = rollout_gflop(model.config, tasks, length)
+    peers = {
+        "reference": (_on_reference(_rolling(InContextAgent(model), tasks, length)), 3),
+        "hf_gpt2": (_rolling(HuggingFaceAgent(theirs), tasks, length), 1),
+    }
+    results = []
+    for peer, (work, most) in peers.items():
+        say(f"rollout against {peer}")
+        a, b = _alternate(ours, work, min(most, sizes.repetitions))
+        note = f"{tasks} tasks x {length} steps"
+        results.append(Result("rollout", peer, a, b, b / a, gflop / a, gflop / a / peak, note))
+    say("rollout against recompute_no_cache")
+    a = statistics.median(_seconds(ours) for _ in range(sizes.repetitions))
+    b = recompute_seconds(theirs, sizes)
+    note = f"peer integrated over {sizes.prefixes} measured prefix lengths"
+    results.append(
+        Result("rollout", "recompute_no_cache", a, b, b / a, gflop / a, gflop / a / peak, note)
+    )
+    return results
+
+
+@torch.no_grad()
+def recompute_seconds(model: HuggingFaceModel, sizes: Sizes) -> float:
+    """A rollout in which GPT2Model reads the whole prefix again at every step (as the original
+    DPT code does): the model's time at some prefix lengths, integrated over all of them."""
+    step = (sizes.length - 1) / (sizes.prefixes - 1)
+    lengths = [round(1 + i * step) for i in range(sizes.prefixes)]
+    seconds = []
+    for length in lengths:
+        tokens = torch.randn(sizes.tasks, length, model.ours.config.width)
+
+        def read(tokens: torch.Tensor = tokens) -> None:
+            model.gpt2(inputs_embeds=tokens, use_cache=False)
+
+        read()
+        seconds.append(min(_seconds(read) for _ in range(2)))
+    between = zip(lengths, lengths[1:], seconds, seconds[1:], strict=False)
+    return sum((n1 - n0) * (s0 + s1) / 2 for n0, n1, s0, s1 in between)
+
+
+def _growth(model: InContextModel, sizes: Sizes, say: Say) -> list[Growth]:
+    def rolled(tasks: int, length: int) -> float:
+        work = _rolling(InContextAgent(model), tasks, length)
+        return min(_seconds(work) for _ in range(2))
+
+    def trained(length: int) -> float:
+        work = _training(model, model, sizes.batch, length)
+        work()
+        return statistics.median(_seconds(work) for _ in range(3))
+
+    say("growth with tasks")
+    by_tasks = [rolled(n, sizes.length) for n in sizes.growth_tasks]
+    say("growth with length")
+    by_length = [rolled(sizes.tasks, n) for n in sizes.growth_lengths]
+    steps = [trained(n) for n in sizes.growth_lengths]
+    return [
+        _curve("rollout", "tasks", sizes.growth_tasks, by_tasks),
+        _curve("rollout", "length", sizes.growth_lengths, by_length),
+        _curve("train_step", "length", sizes.growth_lengths, steps),
+    ]
+
+
+def _curve(name: str, axis: str, sizes: Sequence[int], seconds: Sequence[float]) -> Growth:
+    exponent = math.log(seconds[-1] / seconds[-2]) / math.log(sizes[-1] / sizes[-2])
+    return Growth(name, axis, tuple(sizes), tuple(seconds), exponent)
