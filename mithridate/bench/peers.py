@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import importlib
 import os
 from collections.abc import Iterator
 from typing import Any
@@ -25,18 +26,11 @@ class HuggingFaceModel(nn.Module):
 
     def __init__(self, model: InContextModel) -> None:
         super().__init__()
-        try:
-            from transformers import GPT2Config, GPT2Model
-            from transformers.utils import logging
-        except ImportError:
-            raise UserError(
-                "the peers need transformers: pip install 'mithridate[bench]'"
-            ) from None
-        logging.set_verbosity_error()
+        transformers = _transformers()
         c = model.config
         self.ours = model
-        self.gpt2 = GPT2Model(
-            GPT2Config(
+        self.gpt2 = transformers.GPT2Model(
+            transformers.GPT2Config(
                 n_layer=c.layers, n_head=c.heads, n_embd=c.width, vocab_size=1,
                 n_positions=len(model.transformer.positions),
                 resid_pdrop=0.0, embd_pdrop=0.0, attn_pdrop=0.0,
@@ -52,6 +46,15 @@ class HuggingFaceModel(nn.Module):
         return F.cross_entropy(logits.flatten(0, 1), contexts.labels.flatten())
 
 
+def _transformers() -> Any:
+    try:
+        module: Any = importlib.import_module("transformers")
+    except ImportError:
+        raise UserError("the peers need transformers: pip install 'mithridate[bench]'") from None
+    module.utils.logging.set_verbosity_error()
+    return module
+
+
 @torch.no_grad()
 def copy_weights(model: InContextModel, gpt2: Any) -> None:
     """Our weights into a GPT2Model (whose Conv1D layers store the transpose)."""
@@ -64,7 +67,7 @@ def copy_weights(model: InContextModel, gpt2: Any) -> None:
         pairs += [(theirs.attn.c_attn, block.qkv), (theirs.attn.c_proj, block.out)]
         pairs += [(theirs.mlp.c_fc, block.up), (theirs.mlp.c_proj, block.down)]
     for to, source in pairs:
-        to.weight.copy_(source.weight.T)
+        to.weight.copy_(source.weight if source.weight.dim() == 1 else source.weight.T)
         to.bias.copy_(source.bias)
 
 

@@ -1,0 +1,69 @@
+"""The benchmark's form, and that its peers do the same work as we do. No times are asserted."""
+
+import json
+
+import pytest
+import torch
+
+from mithridate.agents.in_context import InContextAgent
+from mithridate.bench.peers import HuggingFaceAgent, HuggingFaceModel, reference_path
+from mithridate.config import ModelConfig
+from mithridate.envs import make_env
+from mithridate.model.in_context import InContextModel
+from mithridate.native import kernels
+from mithridate.rng import Rng
+from mithridate.rollout import rollout
+
+
+def test_bench_prints_one_document(command):
+    code, stdout, _ = command("bench", "--quick", "--threads", "1", "--json")
+    assert code == 0
+    document = json.loads(stdout)
+    pairs = [(r["name"], r["peer"]) for r in document["results"]]
+    assert pairs == [
+        ("train_step", "hf_gpt2"), ("train_step", "reference"), ("rollout", "reference"),
+        ("rollout", "hf_gpt2"), ("rollout", "recompute_no_cache"),
+    ]  # fmt: skip
+    for r in document["results"]:
+        assert r["ratio"] == pytest.approx(r["peer_s"] / r["ours_s"])
+        assert 0 < r["share_of_peak"] < 1
+    axes = [(g["name"], g["axis"]) for g in document["growth"]]
+    assert axes == [("rollout", "tasks"), ("rollout", "length"), ("train_step", "length")]
+
+
+@pytest.fixture
+def setup():
+    env = make_env("bandit", horizon=30)
+    model = InContextModel(ModelConfig(), env.spec)
+    model.initialise(Rng(0).torch_generator())
+    return env, model, env.sample_tasks(9, Rng(0))
+
+
+def test_peers_have_the_same_loss_and_gradient(setup):
+    env, model, tasks = setup
+    data = env.sample_contexts(tasks, 30, Rng(1))
+    theirs = HuggingFaceModel(model)
+    ours = model.loss(data)
+    other = theirs.loss(data)
+    assert other.item() == pytest.approx(ours.item(), rel=1e-5)
+    ours.backward()
+    mine = model.encoder.weight.grad.clone()
+    model.zero_grad()
+    other.backward()
+    torch.testing.assert_close(model.encoder.weight.grad, mine, rtol=1e-3, atol=1e-6)
+
+
+@pytest.mark.parametrize("cached", [True, False])
+def test_peers_choose_the_same_actions(setup, cached):
+    env, model, tasks = setup
+    mine = rollout(env, tasks, InContextAgent(model), rng=Rng(1))
+    peer = HuggingFaceAgent(HuggingFaceModel(model), cached=cached)
+    assert torch.equal(rollout(env, tasks, peer, rng=Rng(1)).actions, mine.actions)
+
+
+def test_the_reference_path_is_left_again(setup):
+    before = kernels()
+    with reference_path():
+        assert kernels() is None
+        assert setup[1].transformer.new_cache(1).decoder is None
+    assert kernels() is before
