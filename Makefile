@@ -3,14 +3,18 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
+NATIVE := CMakeLists.txt $(wildcard mithridate/native/*.cpp mithridate/native/*.hpp)
+# What depends on which kernels run; tested again on the PyTorch path.
+KERNEL_TESTS := tests/test_transformer.py tests/test_contracts.py tests/test_rollout.py \
+	tests/test_pretrain.py tests/test_weights.py
 
 .PHONY: install demo test lint bench clean
 
 install: $(READY)
 
-$(READY): pyproject.toml constraints.txt
+$(READY): pyproject.toml constraints.txt $(NATIVE)
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[test]'
+	PIP_CONSTRAINT=$(CURDIR)/constraints.txt $(BIN)/python -m pip install --quiet -e '.[test]'
 	touch $(READY)
 
 demo: $(READY)
@@ -23,6 +27,7 @@ lint: $(READY)
 
 test: lint
 	$(BIN)/python -m pytest
+	MITHRIDATE_KERNELS=reference $(BIN)/python -m pytest $(KERNEL_TESTS)
 
 bench: $(READY)
 	$(BIN)/mithridate bench

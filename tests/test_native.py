@@ -12,6 +12,7 @@ from mithridate.envs import make_env
 from mithridate.model import dispatch
 from mithridate.model.cache import KVCache
 from mithridate.model.in_context import InContextModel
+from mithridate.model.loss import linear_cross_entropy
 from mithridate.model.transformer import Transformer
 from mithridate.native import kernels
 from mithridate.rng import Rng
@@ -177,6 +178,36 @@ def test_a_graph_may_be_walked_twice():
     second = torch.autograd.grad(out, x)[0]
     assert torch.equal(first, second)
     other.backward()
+
+
+# The loss ----------------------------------------------------------------------------------
+
+
+@pytest.mark.usefixtures("threads")
+@pytest.mark.parametrize(("rows", "width", "actions"), [(1, 16, 2), (7, 32, 5), (200, 48, 17)])
+def test_cross_entropy_and_its_gradients(rows, width, actions):
+    x = 3 * torch.randn(rows, width, generator=generator())
+    head = torch.nn.Linear(width, actions)
+    with torch.no_grad():
+        head.weight.normal_(generator=generator(1))
+        head.bias.normal_(generator=generator(2))
+    labels = torch.arange(rows) % actions
+
+    def results(loss):
+        leaf = x.clone().requires_grad_()
+        value = loss(leaf)
+        return [value.detach(), *torch.autograd.grad(0.7 * value, [leaf, *head.parameters()])]
+
+    ours = results(lambda leaf: linear_cross_entropy(leaf, head, labels))
+    expected = results(lambda leaf: F.cross_entropy(head(leaf), labels))
+    for got, wanted in zip(ours, expected, strict=True):
+        torch.testing.assert_close(got, wanted, atol=1e-6, rtol=1e-4)
+
+
+def test_cross_entropy_refuses_a_label_out_of_range():
+    head = torch.nn.Linear(16, 3)
+    with pytest.raises(ValueError, match="label 3 is out of range"):
+        linear_cross_entropy(torch.zeros(2, 16), head, torch.tensor([0, 3]))
 
 
 # Decoding ----------------------------------------------------------------------------------

@@ -12,7 +12,7 @@ from mithridate.model.transformer import Transformer
 from mithridate.rng import Rng
 
 
-def random_model(seed=0, horizon=40, scale=8.0, **sizes) -> InContextModel:
+def random_model(seed=0, horizon=40, scale=1.0, **sizes) -> InContextModel:
     """Weights large enough for attention to be far from uniform."""
     model = InContextModel(ModelConfig(**sizes), make_env("bandit", horizon=horizon).spec)
     model.initialise(Rng(seed).torch_generator())

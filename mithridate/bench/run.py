@@ -37,6 +37,7 @@ class Sizes:
     length: int = 500
     tasks: int = 200
     repetitions: int = 7
+    """Turns of us and the peer."""
     prefixes: int = 9
     """Prefix lengths at which recomputation is timed; the rest is interpolated."""
     growth_tasks: tuple[int, ...] = (50, 100, 200, 400, 800, 1600, 3200)
@@ -171,13 +172,17 @@ def _seconds(work: Callable[[], None]) -> float:
 
 
 def _alternate(
-    ours: Callable[[], None], peer: Callable[[], None], repetitions: int
+    ours: Callable[[], None], peer: Callable[[], None], turns: int, in_a_row: int = 1
 ) -> tuple[float, float]:
-    """Medians of both, measured in turns after one unmeasured round."""
+    """Medians of both: in each turn first one, then the other, `in_a_row` times, after one
+    unmeasured round."""
     ours()
     peer()
-    pairs = [(_seconds(ours), _seconds(peer)) for _ in range(repetitions)]
-    return statistics.median(a for a, _ in pairs), statistics.median(b for _, b in pairs)
+    a, b = [], []
+    for _ in range(turns):
+        a += [_seconds(ours) for _ in range(in_a_row)]
+        b += [_seconds(peer) for _ in range(in_a_row)]
+    return statistics.median(a), statistics.median(b)
 
 
 def _train_step(model: InContextModel, sizes: Sizes, peak: float, say: Say) -> list[Result]:
@@ -192,7 +197,7 @@ def _train_step(model: InContextModel, sizes: Sizes, peak: float, say: Say) -> l
     results = []
     for peer, work in peers.items():
         say(f"train_step against {peer}")
-        a, b = _alternate(ours, work, sizes.repetitions)
+        a, b = _alternate(ours, work, sizes.repetitions, in_a_row=4)
         note = f"batch {batch} x {length}"
         results.append(Result("train_step", peer, a, b, b / a, gflop / a, gflop / a / peak, note))
     return results

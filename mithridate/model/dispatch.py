@@ -34,6 +34,11 @@ def transformer_is_native(x: Tensor, config: ModelConfig) -> bool:
     )
 
 
+def cross_entropy_is_native(x: Tensor) -> bool:
+    """For a linear layer and cross-entropy on x (N, D)."""
+    return _plain(x) and x.shape[-1] % ALIGNMENT == 0 and x.numel() > 0
+
+
 class NativeCausalAttention(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
@@ -104,6 +109,29 @@ class NativeTransformer(torch.autograd.Function):
             weights.detach(), d_out, *ctx.activations.parts, dx, d_weights, *ctx.sizes
         )
         return dx, d_weights, None
+
+
+class NativeCrossEntropy(torch.autograd.Function):
+    """Linear layer and cross-entropy in one pass, which computes the gradients as well."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor, labels: Tensor) -> Tensor:
+        """x (N, D), weight (A, D), bias (A,), labels (N,); the mean loss."""
+        x, weight, labels = x.contiguous(), weight.contiguous(), labels.contiguous()
+        dx, dw, db = torch.empty_like(x), torch.empty_like(weight), torch.empty_like(bias)
+        loss = kernels().cross_entropy(
+            x.detach(), weight.detach(), bias.detach(), labels, dx, dw, db,
+            torch.get_num_threads(),
+        )  # fmt: skip
+        ctx.save_for_backward(dx, dw, db)
+        return x.new_tensor(loss)
+
+    @staticmethod
+    def backward(ctx: Any, d_out: Tensor) -> tuple[Tensor, Tensor, Tensor, None]:  # type: ignore[override]
+        dx, dw, db = ctx.saved_tensors
+        if d_out.item() != 1.0:
+            dx, dw, db = dx * d_out, dw * d_out, db * d_out
+        return dx, dw, db, None
 
 
 def _shape(weights: Tensor, config: ModelConfig) -> tuple[int, int, int, int]:

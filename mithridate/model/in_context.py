@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from mithridate.config import ModelConfig
 from mithridate.model.cache import KVCache
+from mithridate.model.loss import linear_cross_entropy
 from mithridate.model.transformer import Transformer
 from mithridate.types import Contexts, EnvSpec
 
@@ -36,15 +37,19 @@ class InContextModel(nn.Module):
 
     def forward(self, contexts: Contexts) -> Tensor:
         """Logits after every prefix: (B, T + 1, A)."""
-        tokens = self.encode(contexts.actions, contexts.rewards)  # (B, T, D)
-        start = self.start.expand(len(tokens), 1, -1)
-        logits: Tensor = self.head(self.transformer(torch.cat([start, tokens], 1)))
+        logits: Tensor = self.head(self.hidden(contexts))
         return logits
 
     def loss(self, contexts: Contexts) -> Tensor:
         """Cross-entropy to the labels, averaged over all prefixes."""
-        logits = self(contexts)
-        return F.cross_entropy(logits.flatten(0, 1), contexts.labels.flatten())
+        return linear_cross_entropy(self.hidden(contexts), self.head, contexts.labels)
+
+    def hidden(self, contexts: Contexts) -> Tensor:
+        """What the head reads: (B, T + 1, D)."""
+        tokens = self.encode(contexts.actions, contexts.rewards)  # (B, T, D)
+        start = self.start.expand(len(tokens), 1, -1)
+        hidden: Tensor = self.transformer(torch.cat([start, tokens], 1))
+        return hidden
 
     def encode(self, actions: Tensor, rewards: Tensor) -> Tensor:
         """Tokens (..., D) of transitions with actions (...) and rewards (...)."""

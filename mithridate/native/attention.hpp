@@ -26,6 +26,8 @@ struct Scratch {
 // Where |score| <= SAFE_SCORE (in units of log2) is certain, 2^score can neither overflow nor lose
 // precision, and the usual subtraction of the largest score is not needed.
 constexpr float SAFE_SCORE = 60.0f;
+constexpr float SAFE_M = 0.0f;        // what is then subtracted; other queries never have this m …
+constexpr float ALMOST_ZERO = 1e-30f;  // … but this one in its place
 
 inline float dot(int n, const float* a, const float* b) {
   float sum = 0.0f;
@@ -173,7 +175,7 @@ void attention_forward(int T, const float* q, const float* k, const float* v, lo
     }
     transpose_columns<D>(n, softmax.acc[0], Softmax::GROUP, o + i0 * ldo, ldo);
     for (int i = 0; i < n; ++i) {
-      m[i0 + i] = softmax.m[i];
+      m[i0 + i] = safe || softmax.m[i] != SAFE_M ? softmax.m[i] : ALMOST_ZERO;
       inverse[i0 + i] = softmax.sum[i];
     }
   }
@@ -187,7 +189,7 @@ struct QueryGradient {
 
 // Gradients of N vectors of keys and values from ROWS queries, the first of which is number i0; the
 // first key is number j0. dq (ROWS, D, VW) is still to be summed over its last axis.
-template <int D, int ROWS, int N, bool DIAGONAL>
+template <int D, int ROWS, int N, bool DIAGONAL, bool SAFE>
 inline void backward_tile(const QueryGradient<D>* queries, int i0, int j0, const float* kt,
                           const float* vt, float* dkt, float* dvt, long padded, float* dq) {
   vf p[ROWS][N], ds[ROWS][N];
@@ -206,7 +208,7 @@ inline void backward_tile(const QueryGradient<D>* queries, int i0, int j0, const
   for (int i = 0; i < ROWS; ++i)
     for (int c = 0; c < N; ++c) {
       // The score is summed as in the forward pass, so that score - m is exact where it is zero.
-      p[i][c] = exp2(p[i][c] - queries[i].m);
+      p[i][c] = SAFE ? exp2_bounded(p[i][c]) : exp2(p[i][c] - queries[i].m);
       if (DIAGONAL) p[i][c] = lanes + (j0 + c * VW) <= i0 + i ? p[i][c] : vf{};
       ds[i][c] *= p[i][c];
     }
@@ -265,8 +267,10 @@ void attention_backward(int T, const float* q, const float* k, const float* v, l
   for (int i0 = 0; i0 < T; i0 += QUERIES) {
     const int n = T - i0 < QUERIES ? T - i0 : QUERIES;
     QueryGradient<D> queries[QUERIES];
+    bool safe = true;
     for (int i = 0; i < n; ++i) {
       const long row = i0 + i;
+      safe = safe && m[row] == SAFE_M;
       for (int d = 0; d < D; ++d) {
         queries[i].q[d] = q[row * ld + d] * (LOG2E / root);
         queries[i].g[d] = d_out[row * ldo + d] * inverse[row];
@@ -283,9 +287,15 @@ void attention_backward(int T, const float* q, const float* k, const float* v, l
           kernel(queries + i, first, at, kt + at, vt + at, dkt + at, dvt + at, padded,
                  dqs + i * D * VW);
         };
-        if (j + GROUP <= first + 1) return run(j, backward_tile<D, ROWS, KEY_VECTORS, false>);
-        for (int at = j; at < j + GROUP && at <= last; at += VW)
-          run(at, backward_tile<D, ROWS, 1, true>);
+        auto run_all = [&](auto safe) {
+          constexpr bool SAFE = decltype(safe)::value;
+          if (j + GROUP <= first + 1)
+            return run(j, backward_tile<D, ROWS, KEY_VECTORS, false, SAFE>);
+          for (int at = j; at < j + GROUP && at <= last; at += VW)
+            run(at, backward_tile<D, ROWS, 1, true, SAFE>);
+        };
+        if (safe) run_all(std::true_type{});
+        else run_all(std::false_type{});
       };
       int i = 0;
       for (; i + QUERY_ROWS <= n; i += QUERY_ROWS)

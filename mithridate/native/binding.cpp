@@ -123,6 +123,21 @@ void backward(const Array& weights, const Array& dy, const Array& inputs, const 
                    statistics.data(), dx.data(), d_weights.data(), threads);
 }
 
+double cross_entropy(const Array& x, const Array& w, const Array& b,
+                     const nb::ndarray<const int64_t, nb::c_contig, nb::device::cpu>& labels,
+                     const Array& dx, const Array& dw, const Array& db, int threads) {
+  const size_t A = b.size(), N = labels.size(), D = N ? x.size() / N : 0;
+  if (!A || !N || D % 16) throw std::invalid_argument("width must be a multiple of 16");
+  expect(x, N * D, "x"), expect(dx, N * D, "dx"), expect(w, A * D, "w"), expect(dw, A * D, "dw");
+  expect(db, A, "db");
+  for (size_t n = 0; n < N; ++n)
+    if (labels.data()[n] < 0 || labels.data()[n] >= int64_t(A))
+      throw std::invalid_argument("label " + std::to_string(labels.data()[n]) + " is out of range");
+  nb::gil_scoped_release release;
+  return active->cross_entropy(long(N), int(D), int(A), x.data(), w.data(), b.data(),
+                               labels.data(), dx.data(), dw.data(), db.data(), threads);
+}
+
 // A model's weights, copied and laid out for decoding.
 class Decoder {
  public:
@@ -175,6 +190,7 @@ NB_MODULE(_kernels, m) {
   });
   m.def("attention_forward", &attention_forward);
   m.def("attention_backward", &attention_backward);
+  m.def("cross_entropy", &cross_entropy);
   m.def("forward", &forward);
   m.def("backward", &backward);
   nb::class_<Decoder>(m, "Decoder")

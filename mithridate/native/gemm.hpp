@@ -1,5 +1,5 @@
-// Small matrix products. B and C are row-major; A is addressed by two strides, so that the same
-// kernel serves A and its transpose. N must be a multiple of VW.
+// Small matrix products. All matrices are row-major; A may be taken as its transpose. N must be a
+// multiple of VW.
 #pragma once
 
 #include "simd.hpp"
@@ -12,64 +12,79 @@ enum class Into { overwrite, add };  // C = …, or C += …
 constexpr int ACCUMULATORS = VW == 16 ? 24 : 12;
 constexpr int MAX_COLUMNS = VW == 16 ? 4 : 2;  // in vectors
 
-template <int ROWS, int COLS>
-inline void gemm_tile(int K, const float* A, long row_stride, long col_stride, const float* B,
-                      long ldb, float* C, long ldc, Into into, const float* bias) {
+// lda: floats from one row of the stored matrix to the next.
+template <int ROWS, int COLS, bool TRANSPOSED>
+inline void gemm_tile(int K, const float* A, long lda, const float* B, long ldb, float* C, long ldc,
+                      Into into, const float* bias) {
   vf acc[ROWS][COLS];
   for (int r = 0; r < ROWS; ++r)
     for (int c = 0; c < COLS; ++c) {
       acc[r][c] = bias ? load(bias + c * VW) : vf{};
       if (into == Into::add) acc[r][c] += load(C + r * ldc + c * VW);
     }
+  // Four rows to a pointer: x86 adds 0, 1, 2 or (kept in a register) 3 strides for free.
+  const float* rows[(ROWS + 3) / 4];
+  for (int r = 0; r < ROWS; r += 4) rows[r / 4] = A + (TRANSPOSED ? r : r * lda);
   for (int k = 0; k < K; ++k) {
     vf b[COLS];
-    for (int c = 0; c < COLS; ++c) b[c] = load(B + k * ldb + c * VW);
+    for (int c = 0; c < COLS; ++c) b[c] = load(B + c * VW);
+    B += ldb;
     for (int r = 0; r < ROWS; ++r) {
-      const float a = A[r * row_stride + k * col_stride];
+      const float a = TRANSPOSED ? rows[0][r] : rows[r / 4][(r % 4) * lda];
       for (int c = 0; c < COLS; ++c) acc[r][c] += a * b[c];
     }
+    if (TRANSPOSED) rows[0] += lda;
+    else for (auto& row : rows) ++row;
   }
   for (int r = 0; r < ROWS; ++r)
     for (int c = 0; c < COLS; ++c) store(C + r * ldc + c * VW, acc[r][c]);
 }
 
-template <int COLS>
-inline void gemm_panel(int M, int K, const float* A, long row_stride, long col_stride,
-                       const float* B, long ldb, float* C, long ldc, Into into,
-                       const float* bias) {
-  constexpr int ROWS = ACCUMULATORS / COLS;
+template <int COLS, bool TRANSPOSED>
+inline void gemm_panel(int M, int K, const float* A, long lda, const float* B, long ldb, float* C,
+                       long ldc, Into into, const float* bias) {
+  constexpr int ROWS = ACCUMULATORS / COLS, HALF = ROWS / 2;
+  const long step = TRANSPOSED ? 1 : lda;
   int m = 0;
   for (; m + ROWS <= M; m += ROWS)
-    gemm_tile<ROWS, COLS>(K, A + m * row_stride, row_stride, col_stride, B, ldb, C + m * ldc, ldc,
-                          into, bias);
-  constexpr int HALF = ROWS / 2;
+    gemm_tile<ROWS, COLS, TRANSPOSED>(K, A + m * step, lda, B, ldb, C + m * ldc, ldc, into, bias);
   for (; m + HALF <= M; m += HALF)
-    gemm_tile<HALF, COLS>(K, A + m * row_stride, row_stride, col_stride, B, ldb, C + m * ldc, ldc,
-                          into, bias);
+    gemm_tile<HALF, COLS, TRANSPOSED>(K, A + m * step, lda, B, ldb, C + m * ldc, ldc, into, bias);
   for (; m < M; ++m)
-    gemm_tile<1, COLS>(K, A + m * row_stride, row_stride, col_stride, B, ldb, C + m * ldc, ldc,
-                       into, bias);
+    gemm_tile<1, COLS, TRANSPOSED>(K, A + m * step, lda, B, ldb, C + m * ldc, ldc, into, bias);
 }
 
-// C (M x N) = or += A (M x K) B (K x N) + bias, with A(m, k) = A[m * row_stride + k * col_stride].
-inline void gemm(int M, int N, int K, const float* A, long row_stride, long col_stride,
-                 const float* B, long ldb, float* C, long ldc, Into into = Into::overwrite,
-                 const float* bias = nullptr) {
+template <bool TRANSPOSED>
+void gemm_any(int M, int N, int K, const float* A, long lda, const float* B, long ldb, float* C,
+              long ldc, Into into, const float* bias) {
   for (int n = 0; n < N;) {
     const int left = (N - n) / VW;
     // Three vectors at a time divide 96 = 3 * 32 columns better than four and two.
-    const int cols = left % 4 == 0 || left > 6 || left == 5 ? MAX_COLUMNS
-                     : left >= 3                            ? (MAX_COLUMNS < 3 ? MAX_COLUMNS : 3)
-                                                            : left;
+    int cols = left % 4 == 0 || left > 6 || left == 5 ? 4 : left >= 3 ? 3 : left;
+    if (cols > MAX_COLUMNS) cols = MAX_COLUMNS;
     const float* b = bias ? bias + n : nullptr;
+    auto run = [&](auto panel) { panel(M, K, A, lda, B + n, ldb, C + n, ldc, into, b); };
     switch (cols) {
-      case 4: gemm_panel<MAX_COLUMNS>(M, K, A, row_stride, col_stride, B + n, ldb, C + n, ldc, into, b); break;
-      case 3: gemm_panel<(MAX_COLUMNS < 3 ? MAX_COLUMNS : 3)>(M, K, A, row_stride, col_stride, B + n, ldb, C + n, ldc, into, b); break;
-      case 2: gemm_panel<2>(M, K, A, row_stride, col_stride, B + n, ldb, C + n, ldc, into, b); break;
-      default: gemm_panel<1>(M, K, A, row_stride, col_stride, B + n, ldb, C + n, ldc, into, b); break;
+#if MITHRIDATE_VW == 16
+      case 4: run(gemm_panel<4, TRANSPOSED>); break;
+      case 3: run(gemm_panel<3, TRANSPOSED>); break;
+#endif
+      case 2: run(gemm_panel<2, TRANSPOSED>); break;
+      default: run(gemm_panel<1, TRANSPOSED>); break;
     }
     n += cols * VW;
   }
+}
+
+// C (M x N) = or += A (M x K) B (K x N) + bias.
+inline void gemm(int M, int N, int K, const float* A, const float* B, float* C,
+                 Into into = Into::overwrite, const float* bias = nullptr) {
+  gemm_any<false>(M, N, K, A, K, B, N, C, N, into, bias);
+}
+
+// C (M x N) += A^T B with A (K x M) and B (K x N).
+inline void gemm_transposed(int M, int N, int K, const float* A, const float* B, float* C) {
+  gemm_any<true>(M, N, K, A, M, B, N, C, N, Into::add, nullptr);
 }
 
 }  // namespace mithridate::MITHRIDATE_ISA

@@ -1,6 +1,8 @@
 // What a variant (one instruction set) offers. All arrays are float32 and C-contiguous.
 #pragma once
 
+#include <cstdint>
+
 namespace mithridate {
 
 struct Shape {
@@ -39,6 +41,11 @@ struct Kernels {
   void (*decode)(const Shape&, const float* weights, const float* transposed, int B, int n,
                  long capacity, const float* x, const float* queries, float* keys, float* values,
                  float* y, float* y_queries, int threads);
+
+  // Mean cross-entropy of softmax(x w^T + b) to labels in 0 … A - 1, and all its gradients;
+  // x, dx (N, D), w, dw (A, D), b, db (A).
+  double (*cross_entropy)(long N, int D, int A, const float* x, const float* w, const float* b,
+                          const int64_t* labels, float* dx, float* dw, float* db, int threads);
 
   // Keeps the multiply-add units of every thread busy, to measure the machine's peak. Returns the
   // number of floating-point operations.

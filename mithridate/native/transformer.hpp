@@ -157,8 +157,7 @@ inline void qkv_forward(int T, int D, const BlockView<const float>& w,
   for (int t = 0; t < T; t += TILE) {
     const int rows = T - t < TILE ? T - t : TILE;
     norm_forward(rows, D, x + long(t) * D, w.norm1_w, w.norm1_b, tile);
-    gemm(rows, 3 * D, D, tile, D, 1, wt.qkv_w, 3 * D, qkv + 3L * t * D, 3 * D, Into::overwrite,
-         w.qkv_b);
+    gemm(rows, 3 * D, D, tile, wt.qkv_w, qkv + 3L * t * D, Into::overwrite, w.qkv_b);
   }
 }
 
@@ -190,11 +189,11 @@ inline void sequence_forward(const Shape& s, const float* weights, float* transp
       const int rows = T - t < TILE ? T - t : TILE;
       const long at = long(t) * D;
       std::memcpy(x1, in + at, sizeof(float) * rows * D);
-      gemm(rows, D, D, mix + at, D, 1, wt.out_w, D, x1, D, Into::add, w.out_b);
+      gemm(rows, D, D, mix + at, wt.out_w, x1, Into::add, w.out_b);
       norm_forward(rows, D, x1, w.norm2_w, w.norm2_b, h);
-      gemm(rows, 4 * D, D, h, D, 1, wt.up_w, 4 * D, u, 4 * D, Into::overwrite, w.up_b);
+      gemm(rows, 4 * D, D, h, wt.up_w, u, Into::overwrite, w.up_b);
       for (int i = 0; i < rows * 4 * D; i += VW) store(u + i, gelu(load(u + i)));
-      gemm(rows, D, 4 * D, u, 4 * D, 1, wt.down_w, D, x1, D, Into::add, w.down_b);
+      gemm(rows, D, 4 * D, u, wt.down_w, x1, Into::add, w.down_b);
       std::memcpy(out + at, x1, sizeof(float) * rows * D);
     }
   }
@@ -230,25 +229,25 @@ inline void sequence_backward(const Shape& s, const float* weights, float* trans
       const int rows = T - t < TILE ? T - t : TILE;
       const long at = long(t) * D;
       std::memcpy(x1, in + at, sizeof(float) * rows * D);
-      gemm(rows, D, D, mix + at, D, 1, wt.out_w, D, x1, D, Into::add, w.out_b);
+      gemm(rows, D, D, mix + at, wt.out_w, x1, Into::add, w.out_b);
       norm_forward(rows, D, x1, w.norm2_w, w.norm2_b, h);
-      gemm(rows, 4 * D, D, h, D, 1, wt.up_w, 4 * D, u, 4 * D, Into::overwrite, w.up_b);
-      gemm(rows, 4 * D, D, dx + at, D, 1, w.down_w, 4 * D, du, 4 * D);
+      gemm(rows, 4 * D, D, h, wt.up_w, u, Into::overwrite, w.up_b);
+      gemm(rows, 4 * D, D, dx + at, w.down_w, du);
       for (int i = 0; i < rows * 4 * D; i += VW) {
         vf value, slope;
         gelu_both(load(u + i), value, slope);
         store(u + i, value);
         store(du + i, load(du + i) * slope);
       }
-      gemm(D, 4 * D, rows, dx + at, 1, D, u, 4 * D, g.down_w, 4 * D, Into::add);
+      gemm_transposed(D, 4 * D, rows, dx + at, u, g.down_w);
       add_column_sums(rows, D, dx + at, g.down_b);
-      gemm(4 * D, D, rows, du, 1, 4 * D, h, D, g.up_w, D, Into::add);
+      gemm_transposed(4 * D, D, rows, du, h, g.up_w);
       add_column_sums(rows, 4 * D, du, g.up_b);
-      gemm(rows, D, 4 * D, du, 4 * D, 1, w.up_w, D, dh, D);
+      gemm(rows, D, 4 * D, du, w.up_w, dh);
       norm_backward(rows, D, x1, w.norm2_w, dh, dx + at, g.norm2_w, g.norm2_b, Into::add);
-      gemm(D, D, rows, dx + at, 1, D, mix + at, D, g.out_w, D, Into::add);
+      gemm_transposed(D, D, rows, dx + at, mix + at, g.out_w);
       add_column_sums(rows, D, dx + at, g.out_b);
-      gemm(rows, D, D, dx + at, D, 1, w.out_w, D, d_mix + at, D);
+      gemm(rows, D, D, dx + at, w.out_w, d_mix + at);
     }
     qkv_forward(T, D, w, wt, in, qkv, tile);
     with_head_width(d, [&](auto width) {
@@ -263,9 +262,9 @@ inline void sequence_backward(const Shape& s, const float* weights, float* trans
       const int rows = T - t < TILE ? T - t : TILE;
       const long at = long(t) * D;
       norm_forward(rows, D, in + at, w.norm1_w, w.norm1_b, h);
-      gemm(3 * D, D, rows, d_qkv + 3 * at, 1, 3 * D, h, D, g.qkv_w, D, Into::add);
+      gemm_transposed(3 * D, D, rows, d_qkv + 3 * at, h, g.qkv_w);
       add_column_sums(rows, 3 * D, d_qkv + 3 * at, g.qkv_b);
-      gemm(rows, D, 3 * D, d_qkv + 3 * at, 3 * D, 1, w.qkv_w, D, dh, D);
+      gemm(rows, D, 3 * D, d_qkv + 3 * at, w.qkv_w, dh);
       norm_backward(rows, D, in + at, w.norm1_w, dh, dx + at, g.norm1_w, g.norm1_b, Into::add);
     }
   }
@@ -287,7 +286,7 @@ inline void tokens_forward(const Shape& s, const float* weights, const float* tr
   float *qkv = h + rows * D, *mix = qkv + 3L * rows * D, *u = mix + rows * D;
   float* scores = work.attention.get(capacity + VW);
   norm_forward(rows, D, x, w.norm1_w, w.norm1_b, h);
-  gemm(rows, 3 * D, D, h, D, 1, wt.qkv_w, 3 * D, qkv, 3 * D, Into::overwrite, w.qkv_b);
+  gemm(rows, 3 * D, D, h, wt.qkv_w, qkv, Into::overwrite, w.qkv_b);
   for (int r = 0; r < rows; ++r)
     for (int head = 0; head < H; ++head) {
       const long at = ((long(r) * s.layers + layer) * H + head) * d * capacity;
@@ -302,11 +301,11 @@ inline void tokens_forward(const Shape& s, const float* weights, const float* tr
                                 scores);
       });
     }
-  gemm(rows, D, D, mix, D, 1, wt.out_w, D, x, D, Into::add, w.out_b);
+  gemm(rows, D, D, mix, wt.out_w, x, Into::add, w.out_b);
   norm_forward(rows, D, x, w.norm2_w, w.norm2_b, h);
-  gemm(rows, 4 * D, D, h, D, 1, wt.up_w, 4 * D, u, 4 * D, Into::overwrite, w.up_b);
+  gemm(rows, 4 * D, D, h, wt.up_w, u, Into::overwrite, w.up_b);
   for (int i = 0; i < rows * 4 * D; i += VW) store(u + i, gelu(load(u + i)));
-  gemm(rows, D, 4 * D, u, 4 * D, 1, wt.down_w, D, x, D, Into::add, w.down_b);
+  gemm(rows, D, 4 * D, u, wt.down_w, x, Into::add, w.down_b);
 }
 
 }  // namespace mithridate::MITHRIDATE_ISA
