@@ -114,7 +114,7 @@ class PretrainConfig(Config):
     """Root of every random stream of the run."""
     threads: Positive = 2
     """CPU threads. Sums over threads are not bit-equal across counts, so it is part of the run."""
-    steps: Positive = 4000
+    steps: Positive = 6000
     """Gradient steps, each on fresh tasks."""
     model: ModelConfig = ModelConfig()
     optimiser: OptimiserConfig = OptimiserConfig()

@@ -11,7 +11,7 @@ from mithridate.training.pretrain import pretrain
 
 def test_presets_and_overrides():
     laptop = resolve(PretrainConfig, "pretrain", "bandit")
-    assert (laptop.steps, laptop.optimiser.learning_rate) == (4000, 1e-3)
+    assert (laptop.steps, laptop.optimiser.learning_rate) == (6000, 1e-3)
     paper = resolve(PretrainConfig, "pretrain", "bandit", "paper")
     assert paper.steps == 400 * 1250
     assert [paper.batches.shape(s) for s in range(3)] == [(64, 500)] * 3
