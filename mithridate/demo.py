@@ -18,6 +18,7 @@ from mithridate.report.paper import paper_value
 from mithridate.report.tables import evaluation_table
 from mithridate.training.pretrain import pretrain
 
+TASKS = 1000
 SHIPPED = {"DPT": "dpt-bandit-s0", "TS": "ts", "UCB1.0": "ucb1"}
 LIVE = (
     "env.arms=3", "env.horizon=50", "model.layers=2", "steps=600",
@@ -46,7 +47,7 @@ def run(out: Path, console: Console) -> None:
 
 
 def _compare_shipped() -> Evaluation:
-    config = resolve(EvaluateConfig, "evaluate", "bandit", tasks=1000, seed=1)
+    config = resolve(EvaluateConfig, "evaluate", "bandit", tasks=TASKS, seed=1)
     steps = len(SHIPPED) * -(-config.tasks // config.block) * config.env.horizon
     with counting("evaluate bandit", steps) as on_step:
         return evaluate_config(config, SHIPPED, on_step=on_step)
@@ -58,4 +59,4 @@ def _pretrain_toy() -> Evaluation:
         with TrainingProgress("pretrain (live)") as progress:
             weights = pretrain(config, directory, [progress])
         agents = {"DPT (trained just now)": str(weights), "TS": "ts", "uniform": "uniform"}
-        return evaluate(env_of(config.env), agents, tasks=1000, seed=1)
+        return evaluate(env_of(config.env), agents, tasks=TASKS, seed=1)

@@ -228,7 +228,8 @@ def test_decoding_equals_the_full_forward(layers, heads, width, batch):
         assert cache.decoder is not None
         assert cache.keys.isnan().all(), "positions not yet written must be NaN"
         ours = torch.stack([model.step(x[:, t], cache) for t in range(40)], 1)
-    assert cache.keys[..., :40].isfinite().all() and cache.keys[..., 40:].isnan().all()
+    keys = by_position(cache.keys)
+    assert keys[..., :40].isfinite().all() and keys[..., 40:].isnan().all()
     assert ((ours - theirs).abs() <= 1e-5 * theirs.abs().clamp(min=1)).all()
     assert (ours - exact).abs().max() <= 2 * (theirs - exact).abs().max()
 
@@ -261,14 +262,19 @@ def test_queries_see_the_context_and_are_seen_by_nobody():
             assert torch.equal(context, alone)
             expected = query_reference(model, queries[:, t], two)
             torch.testing.assert_close(answer, expected, atol=1e-5, rtol=1e-5)
-    assert torch.equal(plain.keys[..., :20], two.keys[..., :20])
+    assert torch.equal(by_position(plain.keys)[..., :20], by_position(two.keys)[..., :20])
+
+
+def by_position(cached):
+    """(B, layers, heads, blocks, d, 16) as (B, layers, heads, d, capacity)."""
+    return cached.permute(0, 1, 2, 4, 3, 5).flatten(-2)
 
 
 def query_reference(model, x, cache: KVCache):
     n = cache.length
     for layer, block in enumerate(model.blocks):
         q = block.qkv(block.norm1(x)).view(len(x), 3, block.heads, -1)[:, 0]
-        k, v = cache.keys[:, layer, :, :, :n], cache.values[:, layer, :, :, :n]
+        k, v = (by_position(c)[:, layer, :, :, :n] for c in (cache.keys, cache.values))
         weights = torch.softmax(torch.einsum("bhd,bhdn->bhn", q, k) / q.shape[-1] ** 0.5, -1)
         x = x + block.out(torch.einsum("bhn,bhdn->bhd", weights, v).flatten(1))
         x = x + block.mlp(x)

@@ -2,32 +2,36 @@
 
 from __future__ import annotations
 
-import torch
 from torch import Tensor
 
+from mithridate.config import ModelConfig
 from mithridate.errors import UserError
 from mithridate.model.dispatch import NativeDecoder
 from mithridate.native import ALIGNMENT
 
 
 class KVCache:
-    """Keys and values of all past positions: (B, layers, heads, d, capacity), positions last
-    (and padded to a multiple of the vector width).
+    """Keys and values of all past positions, (B, layers, heads, d, capacity) with positions last.
 
-    Filled with NaN, so that reading a position that was never written cannot go unnoticed.
+    For a native decoder the positions are in blocks, (B, layers, heads, capacity / 16, d, 16), so
+    that a head's cache is one stream of memory. Filled with NaN, so that reading a position that
+    was never written cannot go unnoticed.
     """
 
     def __init__(
-        self, batch: int, layers: int, heads: int, head_width: int, capacity: int,
-        device: torch.device | str = "cpu", dtype: torch.dtype = torch.float32,
+        self, batch: int, config: ModelConfig, capacity: int, like: Tensor,
+        decoder: NativeDecoder | None = None,
     ) -> None:  # fmt: skip
-        padded = -(-capacity // ALIGNMENT) * ALIGNMENT
-        shape = (batch, layers, heads, head_width, padded)
-        self.keys = torch.full(shape, float("nan"), device=device, dtype=dtype)
-        self.values = torch.full(shape, float("nan"), device=device, dtype=dtype)
+        head_width = config.width // config.heads
+        shape: tuple[int, ...] = (batch, config.layers, config.heads, head_width, capacity)
+        if decoder is not None:
+            blocks = -(-capacity // ALIGNMENT)
+            shape = (batch, config.layers, config.heads, blocks, head_width, ALIGNMENT)
+        self.keys = like.new_full(shape, float("nan"))
+        self.values = like.new_full(shape, float("nan"))
         self.capacity = capacity
         self.length = 0
-        self.decoder: NativeDecoder | None = None
+        self.decoder = decoder
         """Takes the place of the layers' own steps, if there is one."""
 
     def write(self, layer: int, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:

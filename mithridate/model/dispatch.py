@@ -148,10 +148,11 @@ class NativeDecoder:
         self._decoder = kernels().Decoder(weights.detach(), *_shape(weights, config))
 
     def step(self, x: Tensor, keys: Tensor, values: Tensor, position: int) -> Tensor:
-        """(B, D) → (B, D), writing the new position into keys and values."""
+        """(B, D) → (B, D), writing the new position into keys and values, which are
+        (B, layers, heads, capacity / 16, d, 16)."""
         x = x.detach().contiguous()
         out = torch.empty_like(x)
-        capacity, threads = keys.shape[-1], torch.get_num_threads()
+        capacity, threads = keys.shape[3] * ALIGNMENT, torch.get_num_threads()
         self._decoder.step(x, None, keys, values, out, None, position, capacity, threads)
         return out
 
@@ -162,6 +163,6 @@ class NativeDecoder:
         one and are seen by nobody. They get no position embedding here."""
         x, query = x.detach().contiguous(), query.detach().contiguous()
         out, answer = torch.empty_like(x), torch.empty_like(query)
-        capacity, threads = keys.shape[-1], torch.get_num_threads()
+        capacity, threads = keys.shape[3] * ALIGNMENT, torch.get_num_threads()
         self._decoder.step(x, query, keys, values, out, answer, position, capacity, threads)
         return out, answer

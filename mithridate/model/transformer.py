@@ -91,14 +91,11 @@ class Transformer(nn.Module):
 
     def new_cache(self, batch: int) -> KVCache:
         """For steps with the weights as they are now."""
-        config, weight = self.config, self.positions
-        cache = KVCache(
-            batch, config.layers, config.heads, config.width // config.heads,
-            capacity=len(weight), device=weight.device, dtype=weight.dtype,
-        )  # fmt: skip
-        if dispatch.transformer_is_native(weight, config):
-            cache.decoder = dispatch.NativeDecoder(self.flat_weights(), config)
-        return cache
+        decoder = None
+        if dispatch.transformer_is_native(self.positions, self.config):
+            decoder = dispatch.NativeDecoder(self.flat_weights(), self.config)
+        weight = self.positions.detach()
+        return KVCache(batch, self.config, len(weight), like=weight, decoder=decoder)
 
     @torch.no_grad()
     def initialise(self, generator: torch.Generator) -> None:

@@ -313,12 +313,19 @@ void attention_backward(int T, const float* q, const float* k, const float* v, l
   transpose_columns<D>(T, dvt, padded, dv, ldg);
 }
 
-// One query against n cached positions: keys and values are (D, capacity), positions last. The
-// capacity is a multiple of VW and `scores` has as much room; what lies at or after position n is
-// loaded but never used, whatever it is.
+// Keys and values are cached in blocks of BLOCK positions: (capacity / BLOCK, D, BLOCK). A head's
+// cache is then read as one stream, in vectors of any width up to BLOCK.
+constexpr int BLOCK = 16;
+
+inline long cache_offset(int position, int D) {
+  return long(position / BLOCK) * BLOCK * D + position % BLOCK;
+}
+
+// One query against n cached positions. `scores` has room for n rounded up to VW. What the last
+// block holds at or after position n is loaded but never used, whatever it is.
 template <int D>
-void attention_decode(int n, const float* q, const float* keys, const float* values,
-                      long capacity, float* o, float* scores) {
+void attention_decode(int n, const float* q, const float* keys, const float* values, float* o,
+                      float* scores) {
   const float scale = LOG2E / std::sqrt(float(D));
   const vi lanes = lane_index();
   const int whole = n / VW * VW;
@@ -327,8 +334,9 @@ void attention_decode(int n, const float* q, const float* keys, const float* val
 
   vf largest = splat(MINUS_INFINITY);
   for (int t = 0; t < n; t += VW) {
-    vf s = load(keys + t) * qs[0];
-    for (int d = 1; d < D; ++d) s += load(keys + d * capacity + t) * qs[d];
+    const float* k = keys + cache_offset(t, D);
+    vf s = load(k) * qs[0];
+    for (int d = 1; d < D; ++d) s += load(k + d * BLOCK) * qs[d];
     if (t == whole) s = lanes < n - whole ? s : splat(MINUS_INFINITY);
     store(scores + t, s);
     largest = max(largest, s);
@@ -338,18 +346,17 @@ void attention_decode(int n, const float* q, const float* keys, const float* val
   vf sum = vf{}, acc[D];
   for (int d = 0; d < D; ++d) acc[d] = vf{};
   for (int t = 0; t < whole; t += VW) {
+    const float* v = values + cache_offset(t, D);
     const vf p = exp2(load(scores + t) - m);
     sum += p;
-    for (int d = 0; d < D; ++d) acc[d] += p * load(values + d * capacity + t);
+    for (int d = 0; d < D; ++d) acc[d] += p * load(v + d * BLOCK);
   }
   if (whole < n) {
+    const float* v = values + cache_offset(whole, D);
     const vi inside = lanes < n - whole;
     const vf p = inside ? exp2(load(scores + whole) - m) : vf{};
     sum += p;
-    for (int d = 0; d < D; ++d) {
-      const vf v = load(values + d * capacity + whole);
-      acc[d] += p * (inside ? v : vf{});
-    }
+    for (int d = 0; d < D; ++d) acc[d] += p * (inside ? load(v + d * BLOCK) : vf{});
   }
   alignas(64) float rows[D * VW];
   for (int d = 0; d < D; ++d) store(rows + d * VW, acc[d]);

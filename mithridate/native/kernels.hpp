@@ -35,7 +35,7 @@ struct Kernels {
                    float* d_weights, int threads);
 
   // One new position n of B sequences: x (B, D) is embedded without its position. Keys and values
-  // are (B, layers, heads, d, capacity), and position n is written. If queries is not null, as
+  // are (B, layers, heads, capacity / 16, d, 16), and position n is written. If queries is not null, as
   // many query tokens (B, D), complete with what position they need, see positions 0 … n and
   // are seen by nobody.
   void (*decode)(const Shape&, const float* weights, const float* transposed, int B, int n,

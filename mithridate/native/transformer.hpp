@@ -293,12 +293,12 @@ inline void tokens_forward(const Shape& s, const float* weights, const float* tr
       const float* q = qkv + 3L * r * D + head * d;
       if (append)
         for (int i = 0; i < d; ++i) {
-          keys[at + i * capacity + n] = q[D + i];
-          values[at + i * capacity + n] = q[2 * D + i];
+          const long here = at + cache_offset(n, d) + i * BLOCK;
+          keys[here] = q[D + i];
+          values[here] = q[2 * D + i];
         }
       with_head_width(d, [&](auto width) {
-        attention_decode<width>(n + 1, q, keys + at, values + at, capacity, mix + r * D + head * d,
-                                scores);
+        attention_decode<width>(n + 1, q, keys + at, values + at, mix + r * D + head * d, scores);
       });
     }
   gemm(rows, D, D, mix, wt.out_w, x, Into::add, w.out_b);

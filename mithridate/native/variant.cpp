@@ -80,8 +80,10 @@ void backward(const Shape& s, const float* weights, int B, int T, const float* d
 void decode(const Shape& s, const float* weights, const float* transposed, int B, int n,
             long capacity, const float* x, const float* queries, float* keys, float* values,
             float* y, float* y_queries, int threads) {
-  constexpr int ROWS = 12;  // sequences whose tokens share a pass over the weights
-  const int D = s.width, chunks = (B + ROWS - 1) / ROWS;
+  // Sequences whose tokens share a pass over the weights: about 12, and as many chunks for each
+  // thread. The result does not depend on it.
+  const int D = s.width, wanted = round_up((B + 11) / 12, threads);
+  const int ROWS = (B + wanted - 1) / wanted, chunks = (B + ROWS - 1) / ROWS;
   const long per_sequence = long(s.layers) * D * capacity;
   const float* position = weights + long(n) * D;
   const float* norm = last_norm(s, weights);
