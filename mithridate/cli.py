@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -221,6 +222,9 @@ def run(arguments: list[str]) -> int:
         return _fail(error, 1)
     except KeyboardInterrupt:
         return _fail("interrupted", 130)
+    except BrokenPipeError:  # whoever read our output has gone, e.g. `… | head`
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 141
     except Interrupted as error:
         return _fail(f"{error}; the same command goes on from there", 130)
     except Exception as error:

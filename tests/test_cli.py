@@ -2,6 +2,8 @@
 
 import json
 import os
+import sys
+from pathlib import Path
 
 import pytest
 
@@ -134,7 +136,31 @@ def test_doctor(command):
     assert command("doctor")[0] == 0
 
 
+@pytest.mark.parametrize(
+    ("module", "arguments", "extra"),
+    [
+        ("torch.utils.tensorboard", ["pretrain", "bandit", "--tensorboard"], "tensorboard"),
+        ("transformers", ["bench", "--quick"], "bench"),
+    ],
+)
+def test_a_missing_extra_is_named(command, monkeypatch, tmp_path, module, arguments, extra):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setitem(sys.modules, module, None)  # makes its import fail
+    code, _, stderr = command(*arguments)
+    assert code == 2
+    assert f"pip install 'mithridate[{extra}]'" in stderr and stderr.count("\n") == 1
+    assert files_below(tmp_path) == []
+
+
+def test_the_readme_example_runs(tmp_path):
+    """The Python block of the README, with fewer tasks and steps."""
+    text = (Path(__file__).parent.parent / "README.md").read_text()
+    code = text.split("```python\n")[1].split("```")[0]
+    code = code.replace("tasks=200", "tasks=5").replace("eps=0.4", "tasks=5, eps=0.4")
+    exec(code.replace("range(500)", "range(5)"), {"pull": lambda arm: 0.5 + 0.1 * arm})
+
+
 def test_help_names_every_command(command):
     _, stdout, _ = command("--help")
-    for name in ("pretrain", "evaluate", "demo", "doctor"):
+    for name in ("pretrain", "evaluate", "demo", "bench", "doctor"):
         assert name in stdout
