@@ -26,7 +26,7 @@ struct Scratch {
 // Where |score| <= SAFE_SCORE (in units of log2) is certain, 2^score can neither overflow nor lose
 // precision, and the usual subtraction of the largest score is not needed.
 constexpr float SAFE_SCORE = 60.0f;
-constexpr float SAFE_M = 0.0f;        // what is then subtracted; other queries never have this m …
+constexpr float SAFE_M = 0.0f;         // what is then subtracted; other queries never have this m …
 constexpr float ALMOST_ZERO = 1e-30f;  // … but this one in its place
 
 inline float dot(int n, const float* a, const float* b) {
@@ -36,10 +36,10 @@ inline float dot(int n, const float* a, const float* b) {
 }
 
 // Sizes of the register tiles: a group of queries against a group of keys.
-constexpr int QUERY_VECTORS = 2;               // forward: vectors of queries …
-constexpr int KEY_ROWS = VW == 16 ? 8 : 4;     // … against single keys
-constexpr int KEY_VECTORS = 2;                 // backward: vectors of keys …
-constexpr int QUERY_ROWS = VW == 16 ? 6 : 3;   // … against single queries
+constexpr int QUERY_VECTORS = 2;              // forward: vectors of queries …
+constexpr int KEY_ROWS = VW == 16 ? 8 : 4;    // … against single keys
+constexpr int KEY_VECTORS = 2;                // backward: vectors of keys …
+constexpr int QUERY_ROWS = VW == 16 ? 6 : 3;  // … against single queries
 
 // Softmax of a group of queries in the making, one number per query in each vector: the score m
 // that is subtracted, the sum of 2^(score - m), and the values weighted by the same.
@@ -64,8 +64,7 @@ struct RunningSoftmax {
   static inline void mask(vf (&s)[KEYS][N], int shift, float hidden) {
     const vi lanes = lane_index();
     for (int j = 0; j < KEYS; ++j)
-      for (int c = 0; c < N; ++c)
-        s[j][c] = lanes + (c * VW + shift) >= j ? s[j][c] : splat(hidden);
+      for (int c = 0; c < N; ++c) s[j][c] = lanes + (c * VW + shift) >= j ? s[j][c] : splat(hidden);
   }
 
   template <int KEYS>
@@ -119,23 +118,21 @@ struct RunningSoftmax {
   void take_all(const float* k, const float* v, int i0, int keys, bool safe) {
     int j = 0;
     if (safe) {
-      for (; j + KEY_ROWS <= i0; j += KEY_ROWS)
-        take_safe<KEY_ROWS, false>(k + j * D, v + j * D, 0);
+      for (; j + KEY_ROWS <= i0; j += KEY_ROWS) take_safe<KEY_ROWS, false>(k + j * D, v + j * D, 0);
       for (; j + KEY_ROWS <= keys; j += KEY_ROWS)
         take_safe<KEY_ROWS, true>(k + j * D, v + j * D, i0 - j);
       for (; j < keys; ++j) take_safe<1, true>(k + j * D, v + j * D, i0 - j);
     } else {
       for (float& x : m) x = MINUS_INFINITY;
-      for (; j + KEY_ROWS <= keys; j += KEY_ROWS)
-        take_any<KEY_ROWS>(k + j * D, v + j * D, i0 - j);
+      for (; j + KEY_ROWS <= keys; j += KEY_ROWS) take_any<KEY_ROWS>(k + j * D, v + j * D, i0 - j);
       for (; j < keys; ++j) take_any<1>(k + j * D, v + j * D, i0 - j);
     }
   }
 };
 
-// o = softmax(q k^T / sqrt(D)) v under the causal mask. Rows of q, k, v are ld floats apart, rows of
-// o ldo. For the backward pass it keeps, per query, the subtracted score m (in units of log2) and
-// the inverse of the sum of 2^(score - m). Nothing is ever summed across a vector.
+// o = softmax(q k^T / sqrt(D)) v under the causal mask. Rows of q, k, v are ld floats apart, rows
+// of o ldo. For the backward pass it keeps, per query, the subtracted score m (in units of log2)
+// and the inverse of the sum of 2^(score - m). Nothing is ever summed across a vector.
 template <int D>
 void attention_forward(int T, const float* q, const float* k, const float* v, long ld, float* o,
                        long ldo, float* m, float* inverse, Scratch& scratch) {
@@ -250,7 +247,7 @@ void attention_backward(int T, const float* q, const float* k, const float* v, l
                         const float* inverse, float* dq, float* dk, float* dv, long ldg,
                         Scratch& scratch) {
   constexpr int GROUP = KEY_VECTORS * VW;
-  constexpr int QUERIES = 4 * QUERY_ROWS;  // meet a group of keys while it is in the L1 cache
+  constexpr int QUERIES = 4 * QUERY_ROWS;       // meet a group of keys while it is in the L1 cache
   const long padded = round_up(T, GROUP) + VW;  // not a power of two: rows would share cache sets
   float* kt = scratch.get(4 * padded * D + QUERIES * D * VW);
   float* vt = kt + padded * D;  // (D, padded) each
@@ -294,8 +291,10 @@ void attention_backward(int T, const float* q, const float* k, const float* v, l
           for (int at = j; at < j + GROUP && at <= last; at += VW)
             run(at, backward_tile<D, ROWS, 1, true, SAFE>);
         };
-        if (safe) run_all(std::true_type{});
-        else run_all(std::false_type{});
+        if (safe)
+          run_all(std::true_type{});
+        else
+          run_all(std::false_type{});
       };
       int i = 0;
       for (; i + QUERY_ROWS <= n; i += QUERY_ROWS)

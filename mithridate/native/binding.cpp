@@ -58,14 +58,14 @@ void expect_head_width(int d) {
 
 Shape shape_of(int layers, int heads, int width, int positions) {
   const Shape shape{layers, heads, width, positions};
-  if (width % 16 || width % heads) throw std::invalid_argument("width must be a multiple of 16 and of heads");
+  if (width % 16 || width % heads)
+    throw std::invalid_argument("width must be a multiple of 16 and of heads");
   expect_head_width(shape.head_width());
   return shape;
 }
 
 void attention_forward(const Array& q, const Array& k, const Array& v, const Array& o,
-                       const Array& m, const Array& inverse, int count, int T, int d,
-                       int threads) {
+                       const Array& m, const Array& inverse, int count, int T, int d, int threads) {
   const size_t size = size_t(count) * T * d;
   expect_head_width(d);
   expect(q, size, "q"), expect(k, size, "k"), expect(v, size, "v"), expect(o, size, "o");
@@ -134,8 +134,8 @@ double cross_entropy(const Array& x, const Array& w, const Array& b,
     if (labels.data()[n] < 0 || labels.data()[n] >= int64_t(A))
       throw std::invalid_argument("label " + std::to_string(labels.data()[n]) + " is out of range");
   nb::gil_scoped_release release;
-  return active->cross_entropy(long(N), int(D), int(A), x.data(), w.data(), b.data(),
-                               labels.data(), dx.data(), dw.data(), db.data(), threads);
+  return active->cross_entropy(long(N), int(D), int(A), x.data(), w.data(), b.data(), labels.data(),
+                               dx.data(), dw.data(), db.data(), threads);
 }
 
 // A model's weights, copied and laid out for decoding.

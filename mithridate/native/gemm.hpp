@@ -33,8 +33,10 @@ inline void gemm_tile(int K, const float* A, long lda, const float* B, long ldb,
       const float a = TRANSPOSED ? rows[0][r] : rows[r / 4][(r % 4) * lda];
       for (int c = 0; c < COLS; ++c) acc[r][c] += a * b[c];
     }
-    if (TRANSPOSED) rows[0] += lda;
-    else for (auto& row : rows) ++row;
+    if (TRANSPOSED)
+      rows[0] += lda;
+    else
+      for (auto& row : rows) ++row;
   }
   for (int r = 0; r < ROWS; ++r)
     for (int c = 0; c < COLS; ++c) store(C + r * ldc + c * VW, acc[r][c]);
@@ -66,11 +68,19 @@ void gemm_any(int M, int N, int K, const float* A, long lda, const float* B, lon
     auto run = [&](auto panel) { panel(M, K, A, lda, B + n, ldb, C + n, ldc, into, b); };
     switch (cols) {
 #if MITHRIDATE_VW == 16
-      case 4: run(gemm_panel<4, TRANSPOSED>); break;
-      case 3: run(gemm_panel<3, TRANSPOSED>); break;
+      case 4:
+        run(gemm_panel<4, TRANSPOSED>);
+        break;
+      case 3:
+        run(gemm_panel<3, TRANSPOSED>);
+        break;
 #endif
-      case 2: run(gemm_panel<2, TRANSPOSED>); break;
-      default: run(gemm_panel<1, TRANSPOSED>); break;
+      case 2:
+        run(gemm_panel<2, TRANSPOSED>);
+        break;
+      default:
+        run(gemm_panel<1, TRANSPOSED>);
+        break;
     }
     n += cols * VW;
   }

@@ -19,8 +19,8 @@ struct Kernels {
   const char* name;
 
   // Causal attention; q, k, v, o (count, T, d), m and inverse (count, T).
-  void (*attention_forward)(int d, int count, int T, const float* q, const float* k,
-                            const float* v, float* o, float* m, float* inverse, int threads);
+  void (*attention_forward)(int d, int count, int T, const float* q, const float* k, const float* v,
+                            float* o, float* m, float* inverse, int threads);
   void (*attention_backward)(int d, int count, int T, const float* q, const float* k,
                              const float* v, const float* o, const float* d_out, const float* m,
                              const float* inverse, float* dq, float* dk, float* dv, int threads);
@@ -35,9 +35,9 @@ struct Kernels {
                    float* d_weights, int threads);
 
   // One new position n of B sequences: x (B, D) is embedded without its position. Keys and values
-  // are (B, layers, heads, capacity / 16, d, 16), and position n is written. If queries is not null, as
-  // many query tokens (B, D), complete with what position they need, see positions 0 … n and
-  // are seen by nobody.
+  // are (B, layers, heads, capacity / 16, d, 16), and position n is written. If queries is not
+  // null, as many query tokens (B, D), complete with what position they need, see positions 0 … n
+  // and are seen by nobody.
   void (*decode)(const Shape&, const float* weights, const float* transposed, int B, int n,
                  long capacity, const float* x, const float* queries, float* keys, float* values,
                  float* y, float* y_queries, int threads);

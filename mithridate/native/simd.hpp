@@ -56,14 +56,20 @@ inline void hsum8(const float* rows, float* sums) {
   vf a[8];
   for (int i = 0; i < 8; ++i) a[i] = load(rows + i * VW);
   for (int i = 0; i < 4; ++i)  // eight partial sums of row i, then eight of row i + 4
-    a[i] = __builtin_shufflevector(a[i], a[i + 4], 0, 1, 2, 3, 4, 5, 6, 7, 16, 17, 18, 19, 20, 21, 22, 23) +
-           __builtin_shufflevector(a[i], a[i + 4], 8, 9, 10, 11, 12, 13, 14, 15, 24, 25, 26, 27, 28, 29, 30, 31);
+    a[i] = __builtin_shufflevector(a[i], a[i + 4], 0, 1, 2, 3, 4, 5, 6, 7, 16, 17, 18, 19, 20, 21,
+                                   22, 23) +
+           __builtin_shufflevector(a[i], a[i + 4], 8, 9, 10, 11, 12, 13, 14, 15, 24, 25, 26, 27, 28,
+                                   29, 30, 31);
   for (int i = 0; i < 2; ++i)  // four each of rows i, i + 4, i + 2, i + 6
-    a[i] = __builtin_shufflevector(a[i], a[i + 2], 0, 1, 2, 3, 8, 9, 10, 11, 16, 17, 18, 19, 24, 25, 26, 27) +
-           __builtin_shufflevector(a[i], a[i + 2], 4, 5, 6, 7, 12, 13, 14, 15, 20, 21, 22, 23, 28, 29, 30, 31);
+    a[i] = __builtin_shufflevector(a[i], a[i + 2], 0, 1, 2, 3, 8, 9, 10, 11, 16, 17, 18, 19, 24, 25,
+                                   26, 27) +
+           __builtin_shufflevector(a[i], a[i + 2], 4, 5, 6, 7, 12, 13, 14, 15, 20, 21, 22, 23, 28,
+                                   29, 30, 31);
   // two each of rows 0, 4, 2, 6, 1, 5, 3, 7
-  vf b = __builtin_shufflevector(a[0], a[1], 0, 1, 4, 5, 8, 9, 12, 13, 16, 17, 20, 21, 24, 25, 28, 29) +
-         __builtin_shufflevector(a[0], a[1], 2, 3, 6, 7, 10, 11, 14, 15, 18, 19, 22, 23, 26, 27, 30, 31);
+  vf b = __builtin_shufflevector(a[0], a[1], 0, 1, 4, 5, 8, 9, 12, 13, 16, 17, 20, 21, 24, 25, 28,
+                                 29) +
+         __builtin_shufflevector(a[0], a[1], 2, 3, 6, 7, 10, 11, 14, 15, 18, 19, 22, 23, 26, 27, 30,
+                                 31);
   b += __builtin_shufflevector(b, b, 1, 0, 3, 2, 5, 4, 7, 6, 9, 8, 11, 10, 13, 12, 15, 14);
   constexpr int row_of[8] = {0, 4, 2, 6, 1, 5, 3, 7};
   for (int i = 0; i < 8; ++i) sums[row_of[i]] = b[2 * i];
@@ -107,17 +113,20 @@ inline void rows_to_columns(const float* rows, long ld, float* columns, long str
   for (int i = 0; i < 4; ++i) {
     const vf a = v[i], b = v[i + 4];
     v[i] = __builtin_shufflevector(a, b, 0, 1, 2, 3, 8, 9, 10, 11, 16, 17, 18, 19, 24, 25, 26, 27);
-    v[i + 4] = __builtin_shufflevector(a, b, 4, 5, 6, 7, 12, 13, 14, 15, 20, 21, 22, 23, 28, 29, 30, 31);
+    v[i + 4] =
+        __builtin_shufflevector(a, b, 4, 5, 6, 7, 12, 13, 14, 15, 20, 21, 22, 23, 28, 29, 30, 31);
   }
   for (int i : {0, 1, 4, 5}) {
     const vf a = v[i], b = v[i + 2];
     v[i] = __builtin_shufflevector(a, b, 0, 1, 4, 5, 16, 17, 20, 21, 8, 9, 12, 13, 24, 25, 28, 29);
-    v[i + 2] = __builtin_shufflevector(a, b, 2, 3, 6, 7, 18, 19, 22, 23, 10, 11, 14, 15, 26, 27, 30, 31);
+    v[i + 2] =
+        __builtin_shufflevector(a, b, 2, 3, 6, 7, 18, 19, 22, 23, 10, 11, 14, 15, 26, 27, 30, 31);
   }
   for (int i : {0, 2, 4, 6}) {
     const vf a = v[i], b = v[i + 1];
     v[i] = __builtin_shufflevector(a, b, 0, 2, 16, 18, 4, 6, 20, 22, 8, 10, 24, 26, 12, 14, 28, 30);
-    v[i + 1] = __builtin_shufflevector(a, b, 1, 3, 17, 19, 5, 7, 21, 23, 9, 11, 25, 27, 13, 15, 29, 31);
+    v[i + 1] =
+        __builtin_shufflevector(a, b, 1, 3, 17, 19, 5, 7, 21, 23, 9, 11, 25, 27, 13, 15, 29, 31);
   }
   for (int d = 0; d < 8; ++d) store(columns + d * stride, v[d]);
 #else
@@ -133,17 +142,20 @@ inline void columns_to_rows(const float* columns, long stride, float* rows, long
   for (int i : {0, 2, 4, 6}) {
     const vf a = v[i], b = v[i + 1];
     v[i] = __builtin_shufflevector(a, b, 0, 16, 1, 17, 4, 20, 5, 21, 8, 24, 9, 25, 12, 28, 13, 29);
-    v[i + 1] = __builtin_shufflevector(a, b, 2, 18, 3, 19, 6, 22, 7, 23, 10, 26, 11, 27, 14, 30, 15, 31);
+    v[i + 1] =
+        __builtin_shufflevector(a, b, 2, 18, 3, 19, 6, 22, 7, 23, 10, 26, 11, 27, 14, 30, 15, 31);
   }
   for (int i : {0, 1, 4, 5}) {
     const vf a = v[i], b = v[i + 2];
     v[i] = __builtin_shufflevector(a, b, 0, 1, 16, 17, 2, 3, 18, 19, 8, 9, 24, 25, 10, 11, 26, 27);
-    v[i + 2] = __builtin_shufflevector(a, b, 4, 5, 20, 21, 6, 7, 22, 23, 12, 13, 28, 29, 14, 15, 30, 31);
+    v[i + 2] =
+        __builtin_shufflevector(a, b, 4, 5, 20, 21, 6, 7, 22, 23, 12, 13, 28, 29, 14, 15, 30, 31);
   }
   for (int i = 0; i < 4; ++i) {
     const vf a = v[i], b = v[i + 4];
     v[i] = __builtin_shufflevector(a, b, 0, 1, 2, 3, 16, 17, 18, 19, 4, 5, 6, 7, 20, 21, 22, 23);
-    v[i + 4] = __builtin_shufflevector(a, b, 8, 9, 10, 11, 24, 25, 26, 27, 12, 13, 14, 15, 28, 29, 30, 31);
+    v[i + 4] =
+        __builtin_shufflevector(a, b, 8, 9, 10, 11, 24, 25, 26, 27, 12, 13, 14, 15, 28, 29, 30, 31);
   }
   for (int i = 0; i < 8; ++i) {
     _mm256_storeu_ps(rows + 2 * i * ld, _mm512_castps512_ps256((__m512)v[i]));

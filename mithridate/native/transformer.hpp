@@ -22,7 +22,11 @@ struct BlockView {
       *down_b;
 
   BlockView(F* p, int D) {
-    auto take = [&p](long n) { F* here = p; p += n; return here; };
+    auto take = [&p](long n) {
+      F* here = p;
+      p += n;
+      return here;
+    };
     norm1_w = take(D), norm1_b = take(D);
     qkv_w = take(3L * D * D), qkv_b = take(3L * D);
     out_w = take(1L * D * D), out_b = take(D);
@@ -142,9 +146,15 @@ inline void add_column_sums(int rows, int N, const float* x, float* sums) {
 template <class Call>
 void with_head_width(int d, Call call) {
   switch (d) {
-    case 8: call(std::integral_constant<int, 8>{}); break;
-    case 16: call(std::integral_constant<int, 16>{}); break;
-    case 32: call(std::integral_constant<int, 32>{}); break;
+    case 8:
+      call(std::integral_constant<int, 8>{});
+      break;
+    case 16:
+      call(std::integral_constant<int, 16>{});
+      break;
+    case 32:
+      call(std::integral_constant<int, 32>{});
+      break;
   }
 }
 
@@ -153,7 +163,7 @@ struct Workspace {
 };
 
 inline void qkv_forward(int T, int D, const BlockView<const float>& w,
-                        const BlockView<float>& wt, const float* x, float* qkv, float* tile) {
+                        const BlockView<const float>& wt, const float* x, float* qkv, float* tile) {
   for (int t = 0; t < T; t += TILE) {
     const int rows = T - t < TILE ? T - t : TILE;
     norm_forward(rows, D, x + long(t) * D, w.norm1_w, w.norm1_b, tile);
@@ -161,7 +171,16 @@ inline void qkv_forward(int T, int D, const BlockView<const float>& w,
   }
 }
 
-inline void sequence_forward(const Shape& s, const float* weights, float* transposed, int T,
+// From the heads' outputs to the input of the GELU: x += out(mixed), h = norm(x), u = up(h).
+inline void up_forward(int rows, int D, const BlockView<const float>& w,
+                       const BlockView<const float>& wt, const float* mixed, float* x, float* h,
+                       float* u) {
+  gemm(rows, D, D, mixed, wt.out_w, x, Into::add, w.out_b);
+  norm_forward(rows, D, x, w.norm2_w, w.norm2_b, h);
+  gemm(rows, 4 * D, D, h, wt.up_w, u, Into::overwrite, w.up_b);
+}
+
+inline void sequence_forward(const Shape& s, const float* weights, const float* transposed, int T,
                              const float* x, float* y, float* inputs, float* mixed,
                              float* statistics, long layer_stride, long stats_stride,
                              Workspace& work) {
@@ -182,16 +201,14 @@ inline void sequence_forward(const Shape& s, const float* weights, float* transp
     with_head_width(d, [&](auto width) {
       for (int head = 0; head < H; ++head)
         attention_forward<width>(T, qkv + head * d, qkv + D + head * d, qkv + 2 * D + head * d,
-                                 3 * D, mix + head * d, D, stats + head * T,
-                                 stats + (H + head) * T, work.attention);
+                                 3 * D, mix + head * d, D, stats + head * T, stats + (H + head) * T,
+                                 work.attention);
     });
     for (int t = 0; t < T; t += TILE) {
       const int rows = T - t < TILE ? T - t : TILE;
       const long at = long(t) * D;
       std::memcpy(x1, in + at, sizeof(float) * rows * D);
-      gemm(rows, D, D, mix + at, wt.out_w, x1, Into::add, w.out_b);
-      norm_forward(rows, D, x1, w.norm2_w, w.norm2_b, h);
-      gemm(rows, 4 * D, D, h, wt.up_w, u, Into::overwrite, w.up_b);
+      up_forward(rows, D, w, wt, mix + at, x1, h, u);
       for (int i = 0; i < rows * 4 * D; i += VW) store(u + i, gelu(load(u + i)));
       gemm(rows, D, 4 * D, u, wt.down_w, x1, Into::add, w.down_b);
       std::memcpy(out + at, x1, sizeof(float) * rows * D);
@@ -201,7 +218,7 @@ inline void sequence_forward(const Shape& s, const float* weights, float* transp
   norm_forward(T, D, inputs + s.layers * layer_stride, norm, norm + D, y);
 }
 
-inline void sequence_backward(const Shape& s, const float* weights, float* transposed, int T,
+inline void sequence_backward(const Shape& s, const float* weights, const float* transposed, int T,
                               const float* dy, const float* inputs, const float* mixed,
                               const float* statistics, long layer_stride, long stats_stride,
                               float* dx, float* d_weights, Workspace& work) {
@@ -229,9 +246,7 @@ inline void sequence_backward(const Shape& s, const float* weights, float* trans
       const int rows = T - t < TILE ? T - t : TILE;
       const long at = long(t) * D;
       std::memcpy(x1, in + at, sizeof(float) * rows * D);
-      gemm(rows, D, D, mix + at, wt.out_w, x1, Into::add, w.out_b);
-      norm_forward(rows, D, x1, w.norm2_w, w.norm2_b, h);
-      gemm(rows, 4 * D, D, h, wt.up_w, u, Into::overwrite, w.up_b);
+      up_forward(rows, D, w, wt, mix + at, x1, h, u);
       gemm(rows, 4 * D, D, dx + at, w.down_w, du);
       for (int i = 0; i < rows * 4 * D; i += VW) {
         vf value, slope;
@@ -301,9 +316,7 @@ inline void tokens_forward(const Shape& s, const float* weights, const float* tr
         attention_decode<width>(n + 1, q, keys + at, values + at, mix + r * D + head * d, scores);
       });
     }
-  gemm(rows, D, D, mix, wt.out_w, x, Into::add, w.out_b);
-  norm_forward(rows, D, x, w.norm2_w, w.norm2_b, h);
-  gemm(rows, 4 * D, D, h, wt.up_w, u, Into::overwrite, w.up_b);
+  up_forward(rows, D, w, wt, mix, x, h, u);
   for (int i = 0; i < rows * 4 * D; i += VW) store(u + i, gelu(load(u + i)));
   gemm(rows, D, 4 * D, u, wt.down_w, x, Into::add, w.down_b);
 }

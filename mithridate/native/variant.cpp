@@ -16,25 +16,24 @@ void attention_forward_all(int d, int count, int T, const float* q, const float*
                            float* o, float* m, float* inverse, int threads) {
 #pragma omp parallel for schedule(dynamic) num_threads(threads)
   for (int i = 0; i < count; ++i) {
-      const long at = long(i) * T * d, row = long(i) * T;
-      with_head_width(d, [&](auto width) {
-        attention_forward<width>(T, q + at, k + at, v + at, d, o + at, d, m + row, inverse + row,
-                                 workspace().attention);
-      });
+    const long at = long(i) * T * d, row = long(i) * T;
+    with_head_width(d, [&](auto width) {
+      attention_forward<width>(T, q + at, k + at, v + at, d, o + at, d, m + row, inverse + row,
+                               workspace().attention);
+    });
   }
 }
 
-void attention_backward_all(int d, int count, int T, const float* q, const float* k,
-                            const float* v, const float* o, const float* d_out, const float* m,
+void attention_backward_all(int d, int count, int T, const float* q, const float* k, const float* v,
+                            const float* o, const float* d_out, const float* m,
                             const float* inverse, float* dq, float* dk, float* dv, int threads) {
 #pragma omp parallel for schedule(dynamic) num_threads(threads)
   for (int i = 0; i < count; ++i) {
-      const long at = long(i) * T * d, row = long(i) * T;
-      with_head_width(d, [&](auto width) {
-        attention_backward<width>(T, q + at, k + at, v + at, d, o + at, d_out + at, d, m + row,
-                                  inverse + row, dq + at, dk + at, dv + at, d,
-                                  workspace().attention);
-      });
+    const long at = long(i) * T * d, row = long(i) * T;
+    with_head_width(d, [&](auto width) {
+      attention_backward<width>(T, q + at, k + at, v + at, d, o + at, d_out + at, d, m + row,
+                                inverse + row, dq + at, dk + at, dv + at, d, workspace().attention);
+    });
   }
 }
 
@@ -89,23 +88,22 @@ void decode(const Shape& s, const float* weights, const float* transposed, int B
   const float* norm = last_norm(s, weights);
 #pragma omp parallel for schedule(static) num_threads(std::min(threads, chunks))
   for (int c = 0; c < chunks; ++c) {
-      Workspace& work = workspace();
-      const int first = c * ROWS, rows = std::min(ROWS, B - first);
-      float* k = keys + first * per_sequence;
-      float* v = values + first * per_sequence;
-      float* token = work.sequence.get(2L * rows * D);
-      float* query = token + rows * D;
-      for (int r = 0; r < rows; ++r)
-        for (int i = 0; i < D; ++i)
-          token[r * D + i] = x[(first + r) * D + i] + position[i];
-      if (queries) std::memcpy(query, queries + first * D, sizeof(float) * rows * D);
-      for (int l = 0; l < s.layers; ++l) {
-        tokens_forward(s, weights, transposed, rows, n, capacity, true, token, k, v, l, work);
-        if (queries)
-          tokens_forward(s, weights, transposed, rows, n, capacity, false, query, k, v, l, work);
-      }
-      norm_forward(rows, D, token, norm, norm + D, y + first * D);
-      if (queries) norm_forward(rows, D, query, norm, norm + D, y_queries + first * D);
+    Workspace& work = workspace();
+    const int first = c * ROWS, rows = std::min(ROWS, B - first);
+    float* k = keys + first * per_sequence;
+    float* v = values + first * per_sequence;
+    float* token = work.sequence.get(2L * rows * D);
+    float* query = token + rows * D;
+    for (int r = 0; r < rows; ++r)
+      for (int i = 0; i < D; ++i) token[r * D + i] = x[(first + r) * D + i] + position[i];
+    if (queries) std::memcpy(query, queries + first * D, sizeof(float) * rows * D);
+    for (int l = 0; l < s.layers; ++l) {
+      tokens_forward(s, weights, transposed, rows, n, capacity, true, token, k, v, l, work);
+      if (queries)
+        tokens_forward(s, weights, transposed, rows, n, capacity, false, query, k, v, l, work);
+    }
+    norm_forward(rows, D, token, norm, norm + D, y + first * D);
+    if (queries) norm_forward(rows, D, query, norm, norm + D, y_queries + first * D);
   }
 }
 
@@ -176,7 +174,7 @@ constexpr int CHAINS = VW == 16 ? 24 : 12;  // enough to hide the latency of a m
 __attribute__((noinline)) float run_chains(long rounds) {
   vf a[CHAINS];
   for (int i = 0; i < CHAINS; ++i) a[i] = splat(float(i));  // distinct, or they would be merged
-  volatile float factor = 0.999f, term = 1e-3f;  // unknown to the compiler
+  volatile float factor = 0.999f, term = 1e-3f;             // unknown to the compiler
   const vf x = splat(factor), y = splat(term);
   for (long r = 0; r < rounds; ++r) {
 #pragma GCC unroll 24
