@@ -25,6 +25,6 @@ class EpsilonGreedy:
 
 agents = {"DPT": "dpt-bandit-s0", "TS": "ts", "eps-greedy": EpsilonGreedy}
 for attacker in ("none", "uniform"):
-    result = mi.evaluate("bandit", agents, tasks=100, seed=0, attacker=attacker, eps=0.4)
+    result = mi.evaluate("bandit", agents, tasks=100, seed=0, attackers=attacker, eps=0.4)
     for agent, (mean, ci95) in result.summary().items():
         print(f"attacker {attacker:8} {agent:10} regret {mean:6.2f} ± {ci95:.2f}")

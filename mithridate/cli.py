@@ -36,6 +36,8 @@ Sets = Annotated[
     ),
 ]  # fmt: skip
 Seed = Annotated[int | None, typer.Option(help="Root of all random streams (default 0).")]
+Eps = Annotated[float | None, typer.Option(help="Share of poisoned steps (default 0.4).")]
+Budget = Annotated[float | None, typer.Option(help="Bound on the attack's norm (default 3).")]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON document and nothing else.")]
 
 
@@ -103,51 +105,190 @@ def pretrain(
 
 
 @app.command()
+def train(
+    env: EnvName,
+    start: Annotated[
+        str,
+        typer.Option("--from", help="The pretrained model: a shipped name, a run, or a file."),
+    ],
+    preset: Preset = "laptop",
+    eps: Eps = None,
+    budget: Budget = None,
+    seed: Seed = None,
+    sets: Sets = None,
+    out: Annotated[
+        Path | None,
+        typer.Option(help="The run's directory (default runs/train-ENV-<config hash>)."),
+    ] = None,
+    tensorboard: Annotated[
+        bool, typer.Option("--tensorboard", help="Also write TensorBoard event files.")
+    ] = False,
+    figure: Annotated[
+        Path | None, typer.Option(help="Save the regret per round here (PNG, PDF, SVG).")
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Train a model adversarially (AT-DPT) against attackers that learn to hurt it.
+
+    As with pretrain, the same command goes on where an interrupted run stopped, with the same
+    result.
+    """
+    from mithridate.config import AdversarialConfig, resolve
+    from mithridate.model.weights import load_model
+    from mithridate.progress import TrainingProgress
+    from mithridate.training.adversarial import default_directory, train_adversarially
+    from mithridate.training.loop import Watcher
+    from mithridate.training.run_directory import read_log
+    from mithridate.training.tensorboard import TensorBoard
+
+    config = resolve(
+        AdversarialConfig, "train", env, preset, sets or (),
+        start=start, eps=eps, budget=budget, seed=seed,
+    )  # fmt: skip
+    directory = out or default_directory(config)
+    watchers: list[Watcher] = [TensorBoard(directory / "tensorboard")] if tensorboard else []
+    with TrainingProgress(f"train {env}") as progress:
+        weights = train_adversarially(config, directory, [progress, *watchers])
+    if figure is not None:
+        from mithridate.report.figures import training_curves
+
+        title = f"{env}, adversarial training, ε = {config.eps:g}, B = {config.budget:g}"
+        training_curves(read_log(directory / "log.jsonl"), figure, title)
+    card = load_model(weights)[1]
+    if as_json:
+        _print_json({"weights": str(weights), "card": card})
+        return
+    metrics = card["metrics"]
+    print(f"{weights}")
+    for name in ("clean", "uniform", "raise_worst", "lower_best", "swap"):
+        print(f"{name:12} {metrics[f'{name}_mean']:6.2f} ± {metrics[f'{name}_ci95']:.2f}")
+    print(f"over {metrics['clean_tasks']} fresh tasks (seed {card['seed']})")
+
+
+@app.command()
+def attack(
+    env: EnvName,
+    target: Annotated[
+        str,
+        typer.Option(
+            help="Whom to attack: a registered agent, a shipped model, a run, a .safetensors file, "
+            "or module:Class of your own."
+        ),
+    ],
+    preset: Preset = "laptop",
+    eps: Eps = None,
+    budget: Budget = None,
+    rounds: Annotated[int | None, typer.Option(help="Rounds of learning (default 20).")] = None,
+    seed: Seed = None,
+    sets: Sets = None,
+    out: Annotated[
+        Path | None,
+        typer.Option(help="The run's directory (default runs/attack-ENV-<config hash>)."),
+    ] = None,
+    figure: Annotated[
+        Path | None, typer.Option(help="Save the target's score per round here.")
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Train attackers against an agent, which they see only from outside."""
+    from mithridate.config import AttackConfig, resolve
+    from mithridate.progress import TrainingProgress
+    from mithridate.training.attack import LearnedAttack, default_directory, with_fingerprint
+    from mithridate.training.attack import attack as run
+    from mithridate.training.run_directory import read_log
+
+    config = resolve(
+        AttackConfig, "attack", env, preset, sets or (),
+        target=target, eps=eps, budget=budget, rounds=rounds, seed=seed,
+    )  # fmt: skip
+    config = with_fingerprint(config)
+    directory = out or default_directory(config)
+    with TrainingProgress(f"attack {target}") as progress:
+        learned = LearnedAttack(run(config, directory, [progress]))
+    log = [line for line in read_log(directory / "log.jsonl") if "score_mean" in line]
+    if figure is not None:
+        from mithridate.report.figures import training_curves
+
+        title = f"{env}, attackers against {target}, ε = {config.eps:g}, B = {config.budget:g}"
+        training_curves(log, figure, title)
+    if as_json:
+        _print_json({"attackers": str(learned.path), "metrics": learned.metrics, "rounds": log})
+        return
+    metrics = learned.metrics
+    print(f"{learned.path}")
+    print("score per round: " + " ".join(f"{line['score_mean']:.1f}" for line in log))
+    print(
+        f"{target} under these attackers: "
+        f"{metrics['final_mean']:.2f} ± {metrics['final_ci95']:.2f} "
+        f"({config.tasks} tasks, eps {config.eps:g}, norm {metrics['used_norm_mean']:.2f} on "
+        f"average, {metrics['used_norm_max']:.2f} at most, budget {config.budget:g}, "
+        f"seed {config.seed})"
+    )
+
+
+@app.command()
 def evaluate(
     env: EnvName,
     agents: Annotated[
         str,
         typer.Option(
             help="Comma-separated: registered agents (ts, ucb1(constant=1), …), shipped models, "
-            "run directories, .safetensors files, or module:Class of your own."
+            "run directories, .safetensors files, or module:Class of your own. LABEL=NAME gives a "
+            "label; a pattern such as AT-DPT=at-dpt-bandit-s* is one agent with replications."
         ),
     ],
     preset: Preset = "laptop",
     tasks: Annotated[int | None, typer.Option(help="Tasks per replication.")] = None,
     replications: Annotated[int | None, typer.Option(help="Independent repetitions.")] = None,
-    attacker: Annotated[str | None, typer.Option(help="An attacker, or none (default).")] = None,
-    eps: Annotated[float | None, typer.Option(help="Share of poisoned steps.")] = None,
-    budget: Annotated[float | None, typer.Option(help="Norm of the attack.")] = None,
+    attackers: Annotated[
+        str | None,
+        typer.Option(
+            help="Comma-separated: none (default), uniform, raise_worst, lower_best, swap, files "
+            "of `mithridate attack`, or learned(AGENT), which trains attackers now; plain learned "
+            "does that against every agent."
+        ),
+    ] = None,
+    eps: Eps = None,
+    budget: Budget = None,
     seed: Seed = None,
     sets: Sets = None,
     figure: Annotated[Path | None, typer.Option(help="Save the curves over time here.")] = None,
     as_json: Json = False,
 ) -> None:
-    """Measure agents on fresh tasks: all of them meet the same tasks with the same luck."""
-    from mithridate.agents.resolve import make_agent, split_agents
+    """Measure agents on fresh tasks: all of them meet the same tasks with the same luck.
+
+    With several attackers it prints the matrix of agents × attackers, in the paper's colours and
+    with the paper's values.
+    """
+    from mithridate.agents.resolve import make_victims, split_names
     from mithridate.config import EvaluateConfig, resolve
+    from mithridate.evaluation.columns import make_columns
     from mithridate.evaluation.crossplay import evaluate_config
-    from mithridate.progress import counting
+    from mithridate.progress import TrainingProgress, counting
     from mithridate.report.figures import score_curves
     from mithridate.report.tables import evaluation_table
 
     config = resolve(
         EvaluateConfig, "evaluate", env, preset, sets or (), seed=seed, tasks=tasks,
-        replications=replications, attacker=attacker, eps=eps, budget=budget,
+        replications=replications, eps=eps, budget=budget,
+        attackers=None if attackers is None else tuple(split_names(attackers, "--attackers")),
     )  # fmt: skip
-    names = split_agents(agents)
-    for name in names:
-        make_agent(name)  # a wrong name should not cost the time of the ones before it
+    names = split_names(agents)
+    victims = make_victims(names)  # a wrong name should not cost the time of the ones before it
+    with TrainingProgress("attack") as progress:
+        columns = make_columns(
+            config, victims, lambda label, r: [progress.another(f"attack {label} #{r + 1}")]
+        )
     blocks = -(-config.tasks // config.block)
-    total = len(names) * config.replications * blocks * config.env.horizon
+    total = len(victims) * len(columns) * config.replications * blocks * config.env.horizon
     with counting(f"evaluate {env}", total) as on_step:
-        evaluation = evaluate_config(config, names, on_step=on_step)
+        evaluation = evaluate_config(config, names, columns=columns, on_step=on_step)
     if figure is not None:
         score_curves(evaluation, figure)
     if as_json:
         _print_json(evaluation.to_json())
     else:
-        Console().print(evaluation_table(evaluation))
+        _wide_console().print(evaluation_table(evaluation))
 
 
 @app.command()
@@ -200,6 +341,12 @@ def bench(
     else:
         for table in bench_tables(document):
             Console().print(table)
+
+
+def _wide_console() -> Console:
+    """As wide as the terminal; in a file or a pipe, wide enough for a matrix."""
+    console = Console()
+    return console if console.is_terminal else Console(width=200)
 
 
 def _print_json(document: Any) -> None:

@@ -14,7 +14,15 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, Literal, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field, SerializeAsAny, ValidationError, model_validator
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    SerializeAsAny,
+    ValidationError,
+    model_validator,
+)
 
 from mithridate.errors import UserError, unknown
 
@@ -25,6 +33,16 @@ NonNegative = Annotated[int, Field(ge=0)]
 PositiveFloat = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 NonNegativeFloat = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 Fraction = Annotated[float, Field(ge=0, le=1)]
+
+
+def _as_tuple(value: Any) -> Any:
+    """Lists (from JSON) and single names are welcome where a tuple is kept."""
+    if isinstance(value, str):
+        return (value,)
+    return tuple(value) if isinstance(value, list) else value
+
+
+Names = Annotated[tuple[str, ...], BeforeValidator(_as_tuple), Field(min_length=1)]
 
 
 class Config(BaseModel):
@@ -105,6 +123,15 @@ class BatchesConfig(Config):
         return self.short_batch, self.short_length
 
 
+def _check_lengths(batches: BatchesConfig, env: EnvConfig) -> None:
+    lengths = {"long_length": batches.long_length}
+    if batches.long_every > 1:
+        lengths["short_length"] = batches.short_length
+    for name, length in lengths.items():
+        if length > env.horizon:
+            raise ValueError(f"batches.{name} {length} exceeds env.horizon {env.horizon}: lower it")
+
+
 class PretrainConfig(Config):
     """Pretraining a Decision-Pretrained Transformer."""
 
@@ -134,15 +161,120 @@ class PretrainConfig(Config):
 
     @model_validator(mode="after")
     def _consistent(self) -> PretrainConfig:
-        lengths = {"long_length": self.batches.long_length}
-        if self.batches.long_every > 1:
-            lengths["short_length"] = self.batches.short_length
-        for name, length in lengths.items():
-            if length > self.env.horizon:
-                raise ValueError(
-                    f"batches.{name} {length} exceeds env.horizon {self.env.horizon}: lower it"
-                )
+        _check_lengths(self.batches, self.env)
         return self
+
+
+class ThreatConfig(Config):
+    """Who poisons a part of the training tasks, and how much."""
+
+    attacker: str = "gaussian"
+    """A registered attacker, or none for clean episodes."""
+    share: PositiveFloat = 1.0
+    """Weight of this part among all threats."""
+    eps: Fraction | None = None
+    """Share of poisoned steps; null takes the run's eps."""
+    budget: NonNegativeFloat | None = None
+    """Bound on the attack's norm; null takes the run's budget."""
+
+
+class SyntheticConfig(Config):
+    """Contexts that are poisoned at random, without an attacker (training/synthetic.py)."""
+
+    rounds: NonNegative = 25
+    """Rounds at the beginning that learn from these alone."""
+    share: Fraction = 0.3
+    """Their share of every batch in the later rounds."""
+    clean: Fraction = 0.2
+    """Share of them that are left clean."""
+
+
+class AdversarialConfig(Config):
+    """Adversarial training (the paper's Algorithm 1)."""
+
+    env: SerializeAsAny[EnvConfig]
+    """The environment; its fields are in its own file."""
+    start: str
+    """The pretrained model: a shipped name, a run's directory or a .safetensors file."""
+    start_sha256: str | None = None
+    """Fingerprint of its weights; filled in when the run begins."""
+    seed: NonNegative = 0
+    """Root of every random stream of the run."""
+    threads: Positive = 2
+    """CPU threads. Sums over threads are not bit-equal across counts, so it is part of the run."""
+    eps: Fraction = 0.4
+    """Probability that a step's reward is replaced by the attacker's."""
+    budget: NonNegativeFloat = 3.0
+    """Bound B on the norm of the attack."""
+    tasks: Positive = 200
+    """M, the training tasks at a time, each with an attacker of its own."""
+    threats: Annotated[tuple[ThreatConfig, ...], BeforeValidator(_as_tuple)] = (
+        ThreatConfig(share=0.8),
+        ThreatConfig(attacker="none", share=0.2),
+    )
+    """What the tasks are divided among."""
+    rounds: Positive = 130
+    """N, the rounds of the game: roll out, attackers learn, the model learns."""
+    iterations: Positive = 40
+    """Gradient steps of the model in a round."""
+    temperature: PositiveFloat = 0.35
+    """Of the distribution that the model samples its actions from, here and afterwards; 1 is
+    posterior sampling."""
+    renew: Fraction = 0.05
+    """Share of the tasks that is replaced by fresh ones, with fresh attackers, after a round."""
+    memory: Positive = 10
+    """Rounds whose trajectories the model learns from: the last one and those before it."""
+    synthetic: SyntheticConfig = SyntheticConfig()
+    optimiser: OptimiserConfig = OptimiserConfig()
+    batches: BatchesConfig = BatchesConfig()
+    compare_every: NonNegative = 10
+    """Rounds between two looks at the frozen model and at TS under the same attack; 0 for never."""
+    evaluate_every: Positive = 25
+    """Rounds between two evaluations on validation tasks."""
+    evaluate_tasks: Positive = 200
+    """Validation tasks, the same at every evaluation."""
+    final_tasks: Positive = 1000
+    """Fresh tasks on which the finished model is measured for its card."""
+    checkpoint_every: Positive = 5
+    """Rounds between two checkpoints."""
+    explosion_factor: PositiveFloat = 10.0
+    """Stop when the loss exceeds this many times that of guessing, ln(actions)."""
+
+    @model_validator(mode="after")
+    def _consistent(self) -> AdversarialConfig:
+        if not self.threats:
+            raise ValueError("threats: at least one is needed")
+        if len(self.threats) > self.tasks:
+            raise ValueError(f"{len(self.threats)} threats need at least as many tasks")
+        _check_lengths(self.batches, self.env)
+        return self
+
+
+class AttackConfig(Config):
+    """Training attackers against a target that does not learn from it."""
+
+    env: SerializeAsAny[EnvConfig]
+    """The environment; its fields are in its own file."""
+    target: str
+    """Whom to attack: a registered agent, a shipped model, a file, or module:Class."""
+    target_sha256: str | None = None
+    """Fingerprint of its weights, if it has any; filled in when the run begins."""
+    seed: NonNegative = 0
+    """Root of every random stream of the run."""
+    threads: Positive = 2
+    """CPU threads."""
+    attacker: str = "gaussian"
+    """A registered attacker that learns."""
+    eps: Fraction = 0.4
+    """Probability that a step's reward is replaced by the attacker's."""
+    budget: NonNegativeFloat = 3.0
+    """Bound B on the norm of the attack."""
+    tasks: Positive = 200
+    """M, the tasks, each with an attacker of its own."""
+    rounds: Positive = 20
+    """N, the rounds: roll out, learn."""
+    checkpoint_every: Positive = 1
+    """Rounds between two checkpoints."""
 
 
 class EvaluateConfig(Config):
@@ -158,12 +290,14 @@ class EvaluateConfig(Config):
     """Tasks per replication."""
     replications: Positive = 1
     """Independent repetitions, each with its own tasks."""
-    attacker: str = "none"
-    """A registered attacker, or none."""
+    attackers: Names = ("none",)
+    """Each of them none, a registered attacker, learned(TARGET), or attackers from files."""
     eps: Fraction = 0.4
     """Probability that a step's reward is replaced by the attacker's (none: unused)."""
     budget: NonNegativeFloat = 3.0
     """Bound on the norm of the attack (none: unused)."""
+    rounds: Positive = 20
+    """Rounds of training for attackers that are learned(TARGET)."""
     block: Positive = 250
     """Tasks rolled out at once; changes memory and speed, never the result."""
 
@@ -185,7 +319,7 @@ def parse(config_type: type[ConfigT], data: Mapping[str, Any], where: str = "con
 
 def resolve(
     config_type: type[ConfigT],
-    stage: Literal["pretrain", "evaluate"],
+    stage: Literal["pretrain", "train", "attack", "evaluate"],
     env: str,
     preset: str = "laptop",
     sets: Sequence[str] = (),

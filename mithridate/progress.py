@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from typing import ClassVar
 
 from rich.console import Console
 from rich.progress import (
@@ -36,12 +37,22 @@ def _progress() -> Progress:
 
 
 class TrainingProgress:
-    """A watcher of the training loop: a bar with rate, time left, loss and the last evaluation."""
+    """A watcher of the training loop: a bar with rate, time left, loss or score, and the last
+    evaluation."""
 
-    def __init__(self, description: str) -> None:
-        self._progress = _progress()
+    SHOWN: ClassVar[dict[str, tuple[str, int]]] = {
+        "loss": ("loss", 3), "score_mean": ("target", 1), "score_0_gaussian": ("under attack", 1),
+        "norm_max": ("norm", 2),
+    }  # fmt: skip
+
+    def __init__(self, description: str, progress: Progress | None = None) -> None:
+        self._progress = progress or _progress()
         self._description = description
         self._evaluation = ""
+
+    def another(self, description: str) -> TrainingProgress:
+        """A bar of its own for another run, below this one."""
+        return TrainingProgress(description, self._progress)
 
     def __enter__(self) -> TrainingProgress:
         self._progress.start()
@@ -56,7 +67,12 @@ class TrainingProgress:
         )
 
     def stepped(self, step: int, values: Values) -> None:
-        note = f"loss {values['loss']:.3f}{self._evaluation}"
+        shown = [
+            f"{label} {values[key]:.{digits}f}"
+            for key, (label, digits) in self.SHOWN.items()
+            if key in values
+        ]
+        note = ", ".join(shown) + self._evaluation
         self._progress.update(self._task, completed=step, note=note)
 
     def logged(self, step: int, values: Values) -> None:

@@ -77,6 +77,10 @@ class TaskStreams:
     def __len__(self) -> int:
         return len(self._ids)
 
+    def select(self, part: slice) -> TaskStreams:
+        """The streams of some of the tasks, from their beginning."""
+        return TaskStreams(self._rng, self._ids[part], self.device)
+
     def uniform(self, n: int = 1) -> Tensor:
         """The next (B, n) numbers, uniform on [0, 1)."""
         return self._next("uniform", n)

@@ -29,15 +29,15 @@ def rollout(
     tasks: Tasks,
     agent: Agent,
     attacker: Attacker | None = None,
-    eps: float = 0.0,
+    eps: float | Tensor = 0.0,
     *,
     rng: Rng,
     episodes: int = 1,
     on_step: Callable[[], None] | None = None,
 ) -> Trajectory:
-    """Let `agent` act in every task; each reward is replaced with probability `eps` by the
-    attacker's. Only the last `episodes` episodes are recorded; an agent with
-    `learning_episodes` lives through those first. `on_step` is called after every step.
+    """Let `agent` act in every task; each reward is replaced with probability `eps` (a number, or
+    one for each task) by the attacker's. Only the last `episodes` episodes are recorded; an agent
+    with `learning_episodes` lives through those first. `on_step` is called after every step.
     """
     spec, batch, device = env.spec, len(tasks), tasks.device
     noise = rng.child("noise").streams(tasks.ids, device)

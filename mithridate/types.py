@@ -6,7 +6,7 @@ Everything is batched over B; a single task is B = 1.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeVar
 
@@ -65,6 +65,14 @@ class Tasks:
     def select(self: TasksT, index: Tensor | slice) -> TasksT:
         """Some of the tasks, in the order of `index`."""
         return type(self)(**{f.name: getattr(self, f.name)[index] for f in fields(self)})
+
+    @classmethod
+    def cat(cls: type[TasksT], parts: Sequence[TasksT]) -> TasksT:
+        """One batch after the other."""
+        return cls(**{f.name: torch.cat([getattr(p, f.name) for p in parts]) for f in fields(cls)})
+
+    def tensors(self) -> dict[str, Tensor]:
+        return {f.name: getattr(self, f.name) for f in fields(self)}
 
     def to(self: TasksT, device: torch.device | str) -> TasksT:
         return type(self)(**{f.name: getattr(self, f.name).to(device) for f in fields(self)})
@@ -130,7 +138,7 @@ class Secrets:
 
     env: Env
     tasks: Tasks
-    eps: float
+    eps: float | Tensor
     attacker: Attacker | None
     state: State = None
 
@@ -192,7 +200,11 @@ class Agent(Protocol):
 
 
 class Attacker(Protocol):
-    """Corrupts rewards. It sees the true ones; the victim is a black box to it."""
+    """Corrupts rewards. It sees the true ones; the victim is a black box to it.
+
+    Attackers that learn also have `update(trajectory)`, which returns what to log, `tensors()` and
+    `load_tensors(tensors)`, and a flag `learning` that is set while they do.
+    """
 
     def reset(self, spec: EnvSpec, tasks: Tasks, rng: TaskStreams) -> None: ...
 

@@ -2,10 +2,18 @@ import pytest
 from pydantic import BaseModel
 
 from mithridate import config as configs
-from mithridate.config import Config, EvaluateConfig, PretrainConfig, parse, resolve
+from mithridate.config import (
+    AdversarialConfig,
+    Config,
+    EvaluateConfig,
+    PretrainConfig,
+    parse,
+    resolve,
+)
 from mithridate.errors import UserError
 from mithridate.evaluation.crossplay import evaluate_config
 from mithridate.registry import AGENTS, ATTACKERS, ENVS
+from mithridate.training.adversarial import train_adversarially
 from mithridate.training.pretrain import pretrain
 
 
@@ -84,11 +92,18 @@ def test_every_field_is_read_by_somebody(monkeypatch, tmp_path):
     monkeypatch.setattr(Config, "__getattribute__", spy)
     config = resolve(PretrainConfig, "pretrain", "bandit", "smoke", ["steps=8"], threads=1)
     weights = pretrain(config, tmp_path / "run")
-    for attacker in ATTACKERS.names():
-        config = resolve(
-            EvaluateConfig, "evaluate", "bandit", "smoke", ["threads=1"], attacker=attacker
-        )
-        evaluate_config(config, [*AGENTS.names(), str(weights)])
+    static = [n for n in ATTACKERS.names() if not hasattr(ATTACKERS.create(n), "update")]
+    monkeypatch.chdir(tmp_path)
+    config = resolve(
+        EvaluateConfig, "evaluate", "bandit", "smoke", ["threads=1"],
+        attackers=("none", *static, "learned(ts)"),
+    )  # fmt: skip
+    agents = ["rts(level=known)", "rts(level=unknown)", *AGENTS.names(), str(weights)]
+    evaluate_config(config, agents)
+    config = resolve(
+        AdversarialConfig, "train", "bandit", "smoke", ["threads=1"], start=str(weights)
+    )
+    train_adversarially(config, tmp_path / "adversarial")
     unread = {
         f"{cls.__name__}.{field}"
         for cls in all_configs()

@@ -4,7 +4,15 @@ import pytest
 import torch
 
 from mithridate.agents.in_context import InContextAgent
-from mithridate.config import PRESETS, EvaluateConfig, ModelConfig, PretrainConfig, resolve
+from mithridate.config import (
+    PRESETS,
+    AdversarialConfig,
+    AttackConfig,
+    EvaluateConfig,
+    ModelConfig,
+    PretrainConfig,
+    resolve,
+)
 from mithridate.envs import env_of
 from mithridate.model.in_context import InContextModel
 from mithridate.registry import AGENTS, ATTACKERS, ENVS
@@ -15,7 +23,10 @@ FIELDS = (
     "actions", "true_rewards", "proposed_rewards", "observed_rewards", "poisoned",
     "optimal_actions",
 )  # fmt: skip
-STAGES = [(PretrainConfig, "pretrain"), (EvaluateConfig, "evaluate")]
+STAGES = [
+    (PretrainConfig, "pretrain", {}), (AdversarialConfig, "train", {"start": "x"}),
+    (AttackConfig, "attack", {"target": "x"}), (EvaluateConfig, "evaluate", {}),
+]  # fmt: skip
 
 
 @pytest.fixture(params=ENVS.names())
@@ -88,9 +99,9 @@ def test_contexts(env):
 
 
 @pytest.mark.parametrize("preset", PRESETS)
-@pytest.mark.parametrize(("kind", "stage"), STAGES)
-def test_presets_are_valid(env, preset, kind, stage):
-    resolve(kind, stage, env.spec.name, preset)
+@pytest.mark.parametrize(("kind", "stage", "needed"), STAGES)
+def test_presets_are_valid(env, preset, kind, stage, needed):
+    resolve(kind, stage, env.spec.name, preset, **needed)
 
 
 def test_nobody_beats_the_oracle(env, agent):
@@ -153,3 +164,34 @@ def test_attacker_is_asked_at_every_step(env, attacker):
     assert not trajectory.poisoned.any()
     assert (trajectory.proposed_rewards != trajectory.true_rewards).any()
     assert torch.equal(trajectory.observed_rewards, trajectory.true_rewards)
+
+
+def test_an_attackers_batch_equals_batches_of_one(env, attacker):
+    tasks = env.sample_tasks(5, Rng(0))
+    agent = AGENTS.create("uniform")
+    if hasattr(attacker, "update"):  # let there be something to tell tasks apart by
+        attacker.update(rollout(env, tasks, agent, attacker, 0.5, rng=Rng(2)))
+    whole = rollout(env, tasks, agent, attacker, 0.5, rng=Rng(1))
+    for i in (3, 0):
+        one = rollout(env, tasks.select(slice(i, i + 1)), agent, attacker, 0.5, rng=Rng(1))
+        assert torch.equal(one.proposed_rewards[0], whole.proposed_rewards[i])
+
+
+def test_a_learning_attacker_is_restored_by_its_tensors(env, attacker):
+    if not hasattr(attacker, "update"):
+        pytest.skip("does not learn")
+    tasks = env.sample_tasks(5, Rng(0))
+    agent = AGENTS.create("uniform")
+
+    def learn(which, number):
+        trajectory = rollout(env, tasks, agent, which, 0.5, rng=Rng(number))
+        which.update(trajectory)
+        return trajectory
+
+    learn(attacker, 1)
+    copy = ATTACKERS.create(attacker.registered_name, budget=1.0)
+    copy.load_tensors({name: t.clone() for name, t in attacker.tensors().items()})
+    for number in (2, 3):
+        first, second = learn(attacker, number), learn(copy, number)
+        assert torch.equal(first.proposed_rewards, second.proposed_rewards)
+    assert not torch.equal(learn(attacker, 2).proposed_rewards, first.proposed_rewards)

@@ -1,7 +1,9 @@
 """The in-context agent: frozen weights, everything learned is in the context (paper, Algorithm 2).
 
 At each step it samples from the predicted distribution over actions, which is posterior sampling
-(Lee et al., 2023, theorem 1), or takes the most probable action if `greedy`.
+(Lee et al., 2023, theorem 1), or takes the most probable action if `greedy`. A `temperature` below
+1 sharpens the distribution: under attack the posterior stays broad for long, and posterior sampling
+pays for it at every step.
 """
 
 from __future__ import annotations
@@ -20,9 +22,14 @@ from mithridate.types import EnvSpec, Observation
 
 
 class InContextAgent:
-    def __init__(self, model: InContextModel, *, greedy: bool = False) -> None:
+    def __init__(
+        self, model: InContextModel, *, greedy: bool = False, temperature: float = 1.0
+    ) -> None:
+        if not temperature > 0:
+            raise UserError(f"temperature must be positive, not {temperature}; see greedy")
         self.model = model
         self.greedy = greedy
+        self.temperature = temperature
         self.card: dict[str, Any] = {}
         """What the weights are; filled by `load`."""
 
@@ -47,7 +54,7 @@ class InContextAgent:
         logits = self.logits()
         if self.greedy:
             return logits.argmax(1)
-        return sample(logits, self._rng.uniform())
+        return sample(logits / self.temperature, self._rng.uniform())
 
     def logits(self) -> Tensor:
         """(B, A) for the context so far. A transition enters the cache when it is first needed."""
@@ -67,9 +74,12 @@ class InContextAgent:
         self._pending = (actions, rewards)
 
 
-def load(source: str, *, greedy: bool = False) -> InContextAgent:
-    """A trained agent: the name of a shipped model, a run's directory, or a .safetensors file."""
+def load(source: str, *, greedy: bool = False, temperature: float | None = None) -> InContextAgent:
+    """A trained agent: the name of a shipped model, a run's directory, or a .safetensors file.
+    The temperature is the one it was trained to act with, unless told otherwise."""
     model, card = load_model(source)
-    agent = InContextAgent(model, greedy=greedy)
+    if temperature is None:
+        temperature = float(card.get("temperature", 1.0))
+    agent = InContextAgent(model, greedy=greedy, temperature=temperature)
     agent.card = card
     return agent

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import fnmatch
+import glob
 import importlib
 import json
 import os
 import re
 import sys
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -31,13 +34,17 @@ def make_agent(agent: AgentLike) -> tuple[str, Agent]:
     if not isinstance(agent, str):
         name = agent.__name__ if isinstance(agent, type) else type(agent).__name__
         return name, as_agent(agent)
-    name, parameters = _parse(agent)
+    name, parameters = parse_call(agent)
     if name in AGENTS.names():
         return agent, AGENTS.create(name, **parameters)
     if name in zoo_names() or name.endswith(".safetensors") or Path(name).is_dir():
-        if parameters.keys() - {"greedy"}:
-            raise UserError(f"agent '{agent}': a trained model takes only greedy=true or false")
-        return agent, load(name, greedy=bool(parameters.get("greedy", False)))
+        if parameters.keys() - {"greedy", "temperature"}:
+            raise UserError(f"agent '{agent}': a trained model takes only greedy and temperature")
+        temperature = parameters.get("temperature")
+        if temperature is not None and not isinstance(temperature, int | float):
+            raise UserError(f"agent '{agent}': temperature must be a number")
+        greedy = bool(parameters.get("greedy", False))
+        return agent, load(name, greedy=greedy, temperature=temperature)
     if ":" in name:
         if parameters:
             raise UserError(f"agent '{agent}': parameters are not passed to a class of your own")
@@ -45,24 +52,90 @@ def make_agent(agent: AgentLike) -> tuple[str, Agent]:
     raise unknown("agent", name, [*AGENTS.names(), *zoo_names()])
 
 
-def split_agents(text: str) -> list[str]:
+class Victim:
+    """An agent under its label, in one or several replications (models of several seeds)."""
+
+    def __init__(self, label: str, sources: Sequence[AgentLike]) -> None:
+        self.label = label
+        self._sources = list(sources)
+        self._agents = [make_agent(source)[1] for source in sources]
+
+    def replication(self, number: int) -> Agent:
+        return self._agents[number % len(self._agents)]
+
+    def source(self, number: int) -> str | None:
+        """What names the agent, if a string does."""
+        found = self._sources[number % len(self._sources)]
+        return found if isinstance(found, str) else None
+
+    @property
+    def privileged(self) -> bool:
+        return hasattr(self._agents[0], "reveal")
+
+
+def make_victims(agents: Sequence[AgentLike] | Mapping[str, AgentLike]) -> list[Victim]:
+    """Strings may carry a label and a pattern: 'AT-DPT=at-dpt-bandit-s*' is one victim with a
+    replication for each model that matches. In a mapping, a list is one victim's replications."""
+    if isinstance(agents, Mapping):
+        return [
+            Victim(label, agent if isinstance(agent, list) else _matching(agent))
+            for label, agent in agents.items()
+        ]
+    victims, seen = [], {}  # type: ignore[var-annotated]
+    for agent in agents:
+        label, spec = _label(agent) if isinstance(agent, str) else (make_agent(agent)[0], agent)
+        seen[label] = seen.get(label, 0) + 1
+        if seen[label] > 1:  # two of the same name get a number
+            label = f"{label} #{seen[label]}"
+        victims.append(Victim(label, _matching(spec)))
+    return victims
+
+
+def _label(text: str) -> tuple[str, str]:
+    """'LABEL=SPEC', or a SPEC that labels itself."""
+    if match := re.match(r"([^()=:]+)=(.+)", text):
+        return match[1].strip(), match[2].strip()
+    return (text.partition(":")[2] if ":" in text and "(" not in text else text), text
+
+
+def _matching(agent: AgentLike) -> list[AgentLike]:
+    """The models that a pattern stands for, by number; anything else stands for itself."""
+    if not isinstance(agent, str) or "*" not in agent:
+        return [agent]
+    found = fnmatch.filter(zoo_names(), agent) or glob.glob(agent)
+    if not found:
+        raise UserError(f"agent '{agent}': nothing matches")
+    return sorted(found, key=lambda name: [int(n) for n in re.findall(r"\d+", name)])
+
+
+def split_names(text: str, option: str = "--agents") -> list[str]:
     """'ts,ucb1(constant=1,form=log)' as ['ts', 'ucb1(constant=1,form=log)']."""
-    names = [part.strip() for part in re.split(r",(?![^(]*\))", text)]
+    names, depth = [""], 0
+    for letter in text:
+        depth += (letter == "(") - (letter == ")")
+        if letter == "," and depth == 0:
+            names.append("")
+        else:
+            names[-1] += letter
+    names = [name.strip() for name in names]
     if not all(names):
-        raise UserError(f"--agents '{text}': expected names separated by commas")
+        raise UserError(f"{option} '{text}': expected names separated by commas")
     return names
 
 
-def _parse(text: str) -> tuple[str, dict[str, Any]]:
+def parse_call(text: str, kind: str = "agent") -> tuple[str, dict[str, Any]]:
+    """'name(key=value,…)' as the name and its parameters."""
     match = re.fullmatch(r"([^()]+)(?:\((.*)\))?", text)
-    if not match:
-        raise UserError(f"agent '{text}': expected name or name(key=value,…)")
+    if not match or (kind == "attacker" and match[1] == "learned"):
+        if match:
+            return "learned", {}
+        raise UserError(f"{kind} '{text}': expected name or name(key=value,…)")
     name, inside = match[1], match[2]
     parameters: dict[str, Any] = {}
     for pair in inside.split(",") if inside else []:
         key, equals, value = (part.strip() for part in pair.partition("="))
         if not equals:
-            raise UserError(f"agent '{text}': expected key=value, not '{pair}'")
+            raise UserError(f"{kind} '{text}': expected key=value, not '{pair}'")
         try:
             parameters[key] = json.loads(value)
         except ValueError:

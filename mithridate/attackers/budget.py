@@ -1,4 +1,4 @@
-"""The one place where an attack's budget is enforced."""
+"""The one place where an attack's budget is enforced or charged for."""
 
 from __future__ import annotations
 
@@ -22,3 +22,8 @@ def project(offsets: Tensor, budget: float) -> Tensor:
     if over.any():
         result[over] *= 1 - 1e-6
     return result
+
+
+def excess(offsets: Tensor, budget: float) -> Tensor:
+    """(B,) max(0, ‖offsets‖₂ − budget): the paper's c_μ and c_σ."""
+    return (norm(offsets) - budget).clamp(min=0.0)

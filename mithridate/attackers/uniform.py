@@ -6,14 +6,14 @@ does not give the range; 1 is close to its column for Thompson sampling.
 
 from __future__ import annotations
 
-import torch
 from torch import Tensor
 
-from mithridate.attackers.budget import norm, project
+from mithridate.attackers.budget import project
+from mithridate.attackers.offsets import OffsetAttacker
 from mithridate.config import Config, NonNegativeFloat
 from mithridate.registry import ATTACKERS
 from mithridate.rng import TaskStreams
-from mithridate.types import EnvSpec, Step, Tasks
+from mithridate.types import EnvSpec, Tasks
 
 
 class UniformConfig(Config):
@@ -24,19 +24,13 @@ class UniformConfig(Config):
 
 
 @ATTACKERS.register("uniform")
-class UniformAttacker:
+class UniformAttacker(OffsetAttacker):
     Config = UniformConfig
 
     def __init__(self, config: UniformConfig | None = None) -> None:
+        super().__init__()
         self.config = config or UniformConfig()
-        self.offsets = torch.zeros(0, 0)  # (B, A)
 
-    def reset(self, spec: EnvSpec, tasks: Tasks, rng: TaskStreams) -> None:
+    def choose(self, spec: EnvSpec, tasks: Tasks, rng: TaskStreams) -> tuple[Tensor, None]:
         raw = (2 * rng.uniform(spec.n_actions) - 1) * self.config.range
-        self.offsets = project(raw, self.config.budget)
-
-    def poison(self, step: Step) -> Tensor:
-        return step.true_rewards + self.offsets.gather(1, step.actions[:, None]).squeeze(1)
-
-    def cost(self) -> Tensor:
-        return norm(self.offsets)
+        return project(raw, self.config.budget), None

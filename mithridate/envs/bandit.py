@@ -69,8 +69,33 @@ class Bandit:
                 "checkpoint_every": 1000,
             },
         },
+        "train": {
+            "smoke": {
+                "env": {"arms": 3, "horizon": 20}, "tasks": 20, "rounds": 3, "iterations": 5,
+                "synthetic": {"rounds": 2}, "optimiser": {"warmup_steps": 5},
+                "batches": {
+                    "long_batch": 16, "long_length": 20, "short_batch": 16, "short_length": 10,
+                },
+                "compare_every": 1, "evaluate_every": 2, "evaluate_tasks": 20, "final_tasks": 40,
+                "checkpoint_every": 1,
+            },
+            # Algorithm 1 as it is: every task under attack, no synthetic contexts, no memory.
+            "paper": {
+                "threats": [{"attacker": "gaussian"}], "rounds": 20, "iterations": 20,
+                "temperature": 1.0, "renew": 0.0, "memory": 1,
+                "synthetic": {"rounds": 0, "share": 0.0},
+                "optimiser": {
+                    "learning_rate": 1e-4, "warmup_steps": 0, "final_fraction": 1.0,
+                    "clip_norm": None,
+                },
+                "batches": {"long_every": 1}, "compare_every": 1, "evaluate_every": 5,
+            },
+        },
+        "attack": {
+            "smoke": {"env": {"arms": 3, "horizon": 20}, "tasks": 20, "rounds": 3},
+        },
         "evaluate": {
-            "smoke": {"env": {"arms": 3, "horizon": 20}, "tasks": 20},
+            "smoke": {"env": {"arms": 3, "horizon": 20}, "tasks": 20, "rounds": 3},
             "paper": {"replications": 10},
         },
     }  # fmt: skip

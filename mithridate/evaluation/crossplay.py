@@ -1,4 +1,9 @@
-"""Victims against attackers, on the same tasks with the same luck."""
+"""Victims against attackers, on the same tasks with the same luck.
+
+Replications are crossed: victim r meets the attackers of replication r + 1, on *their* tasks, so
+that no model is measured on an attack it has met in training. Scores use true rewards only: first
+the mean over tasks, then mean ± 2 SEM over replications.
+"""
 
 from __future__ import annotations
 
@@ -11,14 +16,15 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from mithridate.agents.resolve import AgentLike, make_agent
-from mithridate.config import EvaluateConfig, parse
+from mithridate.agents.resolve import AgentLike, Victim, make_victims
+from mithridate.config import EnvConfig, EvaluateConfig, parse
 from mithridate.envs import env_of
+from mithridate.evaluation.columns import Column, make_columns
 from mithridate.evaluation.statistics import mean_ci95
-from mithridate.registry import ATTACKERS, ENVS
+from mithridate.registry import ENVS
 from mithridate.rng import Rng
 from mithridate.rollout import rollout
-from mithridate.types import Agent, Attacker, Env, Tasks
+from mithridate.types import Agent, Attacker, Env, Metric, Tasks
 from mithridate.versions import versions
 
 
@@ -31,8 +37,11 @@ class Record:
     metric: str
     attacker: str
     target: str | None
+    """Whom the attacker was trained against, if it was."""
     eps: float
     budget: float
+    norm: float
+    """The largest norm of the attack on any task."""
     replication: int
     mean: float
     """Mean over tasks of the episode's total score."""
@@ -44,8 +53,15 @@ class Record:
     version: str
     seconds: float
 
+    @property
+    def column(self) -> str:
+        return self.attacker if self.target is None else f"learned({self.target})"
+
     def to_json(self) -> dict[str, Any]:
-        return {k: None if v is math.nan else v for k, v in asdict(self).items()}
+        def plain(value: Any) -> Any:
+            return None if isinstance(value, float) and math.isnan(value) else value
+
+        return {name: plain(value) for name, value in asdict(self).items()}
 
 
 @dataclass(frozen=True)
@@ -58,23 +74,31 @@ class Curve:
 
 @dataclass(frozen=True)
 class Evaluation:
+    env: EnvConfig
+    metric: Metric
     records: list[Record]
-    curves: dict[str, list[Curve]]
-    """Per agent, one curve for each replication."""
+    curves: dict[tuple[str, str], list[Curve]]
+    """For each agent and column, one curve per replication."""
 
     def to_json(self) -> dict[str, Any]:
         return {"records": [record.to_json() for record in self.records]}
 
-    def summary(self) -> dict[str, tuple[float, float]]:
-        """Per agent the mean and its interval: over replications, or over the tasks of one."""
-        result: dict[str, tuple[float, float]] = {}
-        for agent in self.curves:
-            rows = [record for record in self.records if record.agent == agent]
-            if len(rows) == 1:
-                result[agent] = (rows[0].mean, rows[0].ci95)
-            else:
-                result[agent] = mean_ci95([row.mean for row in rows])
-        return result
+    def agents(self) -> list[str]:
+        return list(dict.fromkeys(record.agent for record in self.records))
+
+    def columns(self) -> list[str]:
+        return list(dict.fromkeys(record.column for record in self.records))
+
+    def cell(self, agent: str, column: str) -> tuple[float, float]:
+        """Mean and its interval: over replications, or over the tasks of a single one."""
+        rows = [r for r in self.records if r.agent == agent and r.column == column]
+        if len(rows) == 1:
+            return rows[0].mean, rows[0].ci95
+        return mean_ci95([row.mean for row in rows])
+
+    def summary(self, column: str | None = None) -> dict[str, tuple[float, float]]:
+        """Each agent's cell in one column (the first, unless told)."""
+        return {agent: self.cell(agent, column or self.columns()[0]) for agent in self.agents()}
 
 
 def evaluate(
@@ -87,8 +111,9 @@ def evaluate(
     """Measure agents on fresh tasks; all of them meet the same tasks and the same luck.
 
     `agents`: registered names, shipped models, weight files, 'module:Class', or objects of your
-    own; a mapping gives them labels. `settings`: the fields of EvaluateConfig (tasks, seed,
-    replications, attacker, eps, budget, …). `on_step` is called after every batched step.
+    own; a mapping gives them labels, and a list in it is one agent's replications. `settings`: the
+    fields of EvaluateConfig (tasks, seed, replications, attackers, eps, budget, …). `on_step` is
+    called after every batched step.
     """
     environment: Env = ENVS.create(env) if isinstance(env, str) else env
     config = parse(EvaluateConfig, {"env": environment.config, **settings}, where="evaluate")
@@ -100,38 +125,55 @@ def evaluate_config(
     agents: Sequence[AgentLike] | Mapping[str, AgentLike],
     *,
     env: Env | None = None,
+    columns: Sequence[Column] | None = None,
     on_step: Callable[[], None] | None = None,
 ) -> Evaluation:
-    """`evaluate`, with everything said by a configuration (`env`: the one to use, if at hand)."""
+    """`evaluate`, with everything said by a configuration. `env` and `columns`: those to use, if
+    they are at hand."""
     torch.set_num_threads(config.threads)
     env = env or env_of(config.env)
-    attacker: Attacker | None = None
-    if config.attacker != "none":
-        attacker = ATTACKERS.create(config.attacker, budget=config.budget)
+    victims = make_victims(agents)
+    if columns is None:
+        columns = make_columns(config, victims)
     records: list[Record] = []
-    curves: dict[str, list[Curve]] = {}
-    for label, agent in _labelled(agents):
-        for replication in range(config.replications):
-            begun = time.monotonic()
-            rng = Rng(config.seed).child("evaluate", replication)
-            tasks = env.sample_tasks(config.tasks, rng.child("tasks"))
-            scores = step_scores(
-                env, tasks, agent, attacker, config.eps,
-                rng=rng, block=config.block, on_step=on_step,
-            )  # fmt: skip
-            mean, ci95 = mean_ci95(scores.sum(1).tolist())
-            curves.setdefault(label, []).append(_curve(scores))
-            records.append(
-                Record(
-                    agent=label, environment=env.spec.name, metric=env.spec.metric.name,
-                    attacker=config.attacker, target=None,
-                    eps=config.eps if attacker else 0.0, budget=config.budget if attacker else 0.0,
-                    replication=replication, mean=mean, ci95=ci95, tasks=config.tasks,
-                    seed=config.seed, config_hash=config.hash(), version=versions()["mithridate"],
-                    seconds=round(time.monotonic() - begun, 3),
-                )
-            )  # fmt: skip
-    return Evaluation(records, curves)
+    curves: dict[tuple[str, str], list[Curve]] = {}
+    for column in columns:
+        for victim in victims:
+            for replication in range(config.replications):
+                record, curve = _cell(config, env, victim, column, replication, on_step)
+                records.append(record)
+                curves.setdefault((victim.label, record.column), []).append(curve)
+    return Evaluation(env.config, env.spec.metric, records, curves)
+
+
+def _cell(
+    config: EvaluateConfig,
+    env: Env,
+    victim: Victim,
+    column: Column,
+    replication: int,
+    on_step: Callable[[], None] | None,
+) -> tuple[Record, Curve]:
+    begun = time.monotonic()
+    rng = Rng(config.seed).child("evaluate", replication)
+    attacker, tasks = column.meet(replication)
+    if tasks is None:
+        tasks = env.sample_tasks(config.tasks, rng.child("tasks"))
+    norms: list[float] = []
+    scores = step_scores(
+        env, tasks, victim.replication(replication), attacker, config.eps,
+        rng=rng, block=config.block, on_step=on_step, norms=norms,
+    )  # fmt: skip
+    mean, ci95 = mean_ci95(scores.sum(1).tolist())
+    record = Record(
+        agent=victim.label, environment=env.spec.name, metric=env.spec.metric.name,
+        attacker=column.attacker, target=column.target,
+        eps=config.eps if attacker else 0.0, budget=config.budget if attacker else 0.0,
+        norm=max(norms, default=0.0), replication=replication, mean=mean, ci95=ci95,
+        tasks=len(tasks), seed=config.seed, config_hash=config.hash(),
+        version=versions()["mithridate"], seconds=round(time.monotonic() - begun, 3),
+    )  # fmt: skip
+    return record, _curve(scores)
 
 
 def step_scores(
@@ -144,13 +186,17 @@ def step_scores(
     rng: Rng,
     block: int = 250,
     on_step: Callable[[], None] | None = None,
+    norms: list[float] | None = None,
 ) -> Tensor:
-    """(B, T): each step's contribution to the metric, rolled out `block` tasks at a time."""
+    """(B, T): each step's contribution to the metric, rolled out `block` tasks at a time. The
+    attack's largest norm in each block is added to `norms`."""
     parts = []
     for start in range(0, len(tasks), block):
         some = tasks.select(slice(start, start + block))
         trajectory = rollout(env, some, agent, attacker, eps, rng=rng, on_step=on_step)
         parts.append(env.score(some, trajectory))
+        if attacker is not None and norms is not None:
+            norms.append(attacker.cost().max().item())
     return torch.cat(parts)
 
 
@@ -163,17 +209,3 @@ def _curve(scores: Tensor) -> Curve:
     cumulative = scores.cumsum(1)  # (B, T)
     spread = cumulative.std(0) if len(cumulative) > 1 else torch.full_like(cumulative[0], math.nan)
     return Curve(cumulative.mean(0).cpu(), (2 * spread / math.sqrt(len(cumulative))).cpu())
-
-
-def _labelled(
-    agents: Sequence[AgentLike] | Mapping[str, AgentLike],
-) -> list[tuple[str, Agent]]:
-    if isinstance(agents, Mapping):
-        return [(label, make_agent(agent)[1]) for label, agent in agents.items()]
-    pairs = [make_agent(agent) for agent in agents]
-    seen: dict[str, int] = {}
-    result = []
-    for label, agent in pairs:  # two of the same name get a number
-        seen[label] = seen.get(label, 0) + 1
-        result.append((label if seen[label] == 1 else f"{label} #{seen[label]}", agent))
-    return result

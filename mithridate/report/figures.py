@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import matplotlib
 import torch
@@ -15,10 +16,26 @@ from matplotlib import pyplot as plt
 
 
 def score_curves(evaluation: Evaluation, path: Path) -> None:
-    """The metric's growth over the episode: mean and 95 % band (over replications, or over the
-    tasks of a single one)."""
-    figure, axes = plt.subplots(figsize=(6.4, 4.0), layout="constrained")
-    for agent, replications in evaluation.curves.items():
+    """The metric's growth over the episode, one panel for each attacker: mean and 95 % band (over
+    replications, or over the tasks of a single one)."""
+    columns = evaluation.columns()
+    wide = min(3, len(columns))
+    high = -(-len(columns) // wide)
+    size = (6.4, 4.0) if len(columns) == 1 else (4.4 * wide, 3.2 * high)
+    figure, panels = plt.subplots(high, wide, figsize=size, layout="constrained", squeeze=False)
+    for axes, column in zip(panels.flat, columns, strict=False):
+        _score_panel(evaluation, column, axes)
+    for axes in panels.flat[len(columns) :]:
+        axes.set_visible(False)
+    panels.flat[0].legend(frameon=False)
+    make_directory(path.parent)
+    figure.savefig(path, dpi=150)
+    plt.close(figure)
+
+
+def _score_panel(evaluation: Evaluation, column: str, axes: Any) -> None:
+    for agent in evaluation.agents():
+        replications = evaluation.curves[agent, column]
         means = torch.stack([curve.mean for curve in replications])  # (R, T)
         middle = means.mean(0)
         if len(replications) == 1:
@@ -30,17 +47,34 @@ def score_curves(evaluation: Evaluation, path: Path) -> None:
         axes.fill_between(
             steps, middle - band, middle + band, alpha=0.2, color=line.get_color(), linewidth=0
         )
-    first = evaluation.records[0]
-    attack = "clean" if first.attacker == "none" else f"{first.attacker} attack, ε = {first.eps:g}"
-    count = f"{len({r.replication for r in evaluation.records})} × {first.tasks} tasks"
-    axes.set(
-        xlabel="step",
-        ylabel=first.metric,
-        title=f"{first.environment}, {attack} ({count}, seed {first.seed}, mean ± 2 SEM)",
-    )
+    first = next(record for record in evaluation.records if record.column == column)
+    attack = "clean" if column == "none" else f"{column} attack, ε = {first.eps:g}"
+    title = f"{first.environment}, {attack}"
+    if len(evaluation.columns()) == 1:
+        count = f"{len({r.replication for r in evaluation.records})} × {first.tasks} tasks"
+        title += f" ({count}, seed {first.seed}, mean ± 2 SEM)"
+    axes.set(xlabel="step", ylabel=first.metric, title=title)
     axes.title.set_fontsize(10)
     axes.spines[["top", "right"]].set_visible(False)
     axes.set_xlim(0, None)
+    axes.set_ylim(0, None)
+
+
+def training_curves(log: list[dict[str, Any]], path: Path, title: str) -> None:
+    """Score per round of training: one line for each column of the log that is a score."""
+    names = {
+        "score_mean": "target", "score_0_gaussian": "AT-DPT", "frozen_0_gaussian": "DPT (frozen)",
+        "ts_0_gaussian": "TS", "score_1_none": "AT-DPT, clean",
+    }  # fmt: skip
+    figure, axes = plt.subplots(figsize=(6.4, 4.0), layout="constrained")
+    for key, label in names.items():
+        points = [(line["step"], line[key]) for line in log if key in line]
+        if points:
+            axes.plot(
+                *zip(*points, strict=True), label=label, marker="." if len(points) < 40 else ""
+            )
+    axes.set(xlabel="round", ylabel="cumulative regret", title=title)
+    axes.spines[["top", "right"]].set_visible(False)
     axes.set_ylim(0, None)
     axes.legend(frameon=False)
     make_directory(path.parent)

@@ -1,5 +1,5 @@
 """The paper's tables as numbers ("Robust In-Context Reinforcement Learning Under Reward Poisoning
-Attacks", ICML 2026)."""
+Attacks", ICML 2026), and the names under which it knows our agents and attackers."""
 
 from __future__ import annotations
 
@@ -7,6 +7,17 @@ import json
 from functools import cache
 from pathlib import Path
 from typing import Any
+
+from mithridate.config import EnvConfig, parse
+
+ALGORITHMS = {
+    "ts": "TS", "rts": "RTS", "rts(level=unknown)": "RTS (C unk.)",
+    "rts(level=known)": "RTS (C known)", "ucb1": "UCB1.0", "crucb": "crUCB",
+    "crucb(variant=low)": "crUCB (low sigma0)", "crucb(variant=original)": "crUCB (orig.)",
+}  # fmt: skip
+COLUMNS = {"none": "clean", "uniform": "unif. random"}
+TABLES = {"bandit": "bandit_full"}
+"""The table with all of an environment's rows."""
 
 
 @cache
@@ -16,10 +27,40 @@ def tables() -> dict[str, Any]:
     return result
 
 
-def paper_value(table: str, algorithm: str, column: str) -> tuple[float, float] | None:
-    """The paper's mean and 95 % half-width in one cell, or None if it has no such cell."""
-    for row in tables()[table]["rows"]:
-        if row["algorithm"] == algorithm and column in row["cells"]:
-            cell = row["cells"][column]
-            return cell["mean"], cell["ci95"]
+def paper_value(
+    env: EnvConfig, agent: str, column: str, *, eps: float, budget: float
+) -> tuple[float, float] | None:
+    """The paper's mean and 95 % half-width for one cell, or None if it has no such cell, or
+    another environment (more arms, a shorter horizon, …).
+
+    `agent` and `column` are labels of an evaluation: our names ('ts', 'learned(ts)', 'none') or the
+    paper's ('TS', 'learned(TS)').
+    """
+    table = tables().get(TABLES.get(env.name, ""))
+    default = parse(type(env), {"name": env.name})
+    if table is None or table["setting"].get("B") != budget or env != default:
+        return None
+    target = column.removeprefix("learned(").removesuffix(")") if "learned" in column else None
+    wanted = _canonical(
+        COLUMNS.get(column, "") if target is None else ALGORITHMS.get(target, target)
+    )
+    algorithm = _canonical(ALGORITHMS.get(agent, agent))
+    for row in table["rows"]:
+        if _canonical(row["algorithm"]) != algorithm or row.get("eps", eps) != eps:
+            continue
+        for name, cell in row["cells"].items():
+            if _canonical(name) == wanted and cell is not None:
+                return cell["mean"], cell["ci95"]
     return None
+
+
+def colour_range(environment: str, column: str) -> tuple[float, float] | None:
+    """From where to where the paper's orange scale goes, at eps = 0.4; None if it has none."""
+    if environment != "bandit":
+        return None
+    return {"none": (10.0, 50.0), "uniform": (10.0, 70.0)}.get(column, (40.0, 100.0))
+
+
+def _canonical(name: str) -> str:
+    aliases: dict[str, str] = tables()["_aliases"]
+    return aliases.get(name, name)

@@ -3,38 +3,102 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 
 from rich.table import Table
+from rich.text import Text
 
 from mithridate.evaluation.crossplay import Evaluation
+from mithridate.report.paper import colour_range, paper_value
+
+ORANGE = (255, 128, 0)
 
 
-def interval(mean: float, ci95: float) -> str:
-    return f"{mean:.2f}" if math.isnan(ci95) else f"{mean:.2f} ± {ci95:.2f}"
+def interval(mean: float, ci95: float, digits: int = 2) -> str:
+    return f"{mean:.{digits}f}" if math.isnan(ci95) else f"{mean:.{digits}f} ± {ci95:.{digits}f}"
 
 
-def evaluation_table(
-    evaluation: Evaluation, paper: Mapping[str, tuple[float, float] | None] | None = None
-) -> Table:
-    """One row per agent, best known order kept; with `paper`, its value beside ours."""
+def evaluation_table(evaluation: Evaluation) -> Table:
+    """One row per agent; with several attackers, one column for each."""
+    if len(evaluation.columns()) > 1:
+        return matrix_table(evaluation)
     first = evaluation.records[0]
     attack = "no attack"
     if first.attacker != "none":
-        attack = f"{first.attacker} attack, eps {first.eps:g}, budget {first.budget:g}"
+        norm = max(record.norm for record in evaluation.records)
+        attack = (
+            f"{first.column} attack, eps {first.eps:g}, budget {first.budget:g} "
+            f"(largest norm {norm:.2f})"
+        )
     table = Table(title=f"{first.environment}: {first.metric}, {attack}", title_justify="left")
     table.add_column("agent")
     table.add_column(f"{first.metric} ± 2 SEM", justify="right")
-    if paper is not None:
-        table.add_column("paper", justify="right")
+    table.add_column("paper", justify="right")
     table.add_column("tasks", justify="right")
     table.add_column("seconds", justify="right")
     for agent, (mean, ci95) in evaluation.summary().items():
         rows = [record for record in evaluation.records if record.agent == agent]
-        cells = [agent, interval(mean, ci95)]
-        if paper is not None:
-            value = paper.get(agent)
-            cells.append(interval(*value) if value else "–")
         tasks = str(first.tasks) if len(rows) == 1 else f"{len(rows)} × {first.tasks}"
-        table.add_row(*cells, tasks, f"{sum(row.seconds for row in rows):.1f}")
+        table.add_row(
+            agent, interval(mean, ci95), _paper(evaluation, agent, first.column, 2) or "–",
+            tasks, f"{sum(row.seconds for row in rows):.1f}",
+        )  # fmt: skip
     return table
+
+
+def matrix_table(evaluation: Evaluation) -> Table:
+    """Victims × attackers in the paper's colours (the more orange the better), the paper's value
+    below ours, and each victim's worst attack."""
+    first = evaluation.records[0]
+    attacked = [record for record in evaluation.records if record.attacker != "none"]
+    count = 1 + max(record.replication for record in evaluation.records)
+    title = f"{first.environment}: {first.metric} ± 2 SEM"
+    if attacked:
+        norm = max(record.norm for record in attacked)
+        title += (
+            f", eps {attacked[0].eps:g}, budget {attacked[0].budget:g} (largest norm {norm:.2f})"
+        )
+    title += f"; {count} × {first.tasks} tasks, seed {first.seed}; below: the paper"
+    table = Table(title=title, title_justify="left", show_lines=True)
+    table.add_column("agent")
+    for column in evaluation.columns():
+        table.add_column("clean" if column == "none" else column, justify="right")
+    table.add_column("worst attack")
+    for agent in evaluation.agents():
+        cells = []
+        for column in evaluation.columns():
+            mean, ci95 = evaluation.cell(agent, column)
+            text = Text(interval(mean, ci95, 1), style=_style(first.environment, column, mean))
+            if paper := _paper(evaluation, agent, column, 1):
+                text.append(f"\n{paper}", style="dim")
+            cells.append(text)
+        table.add_row(agent, *cells, worst_attack(evaluation, agent))
+    return table
+
+
+def worst_attack(evaluation: Evaluation, agent: str) -> str:
+    """The attack under which an agent fares worst, and how it fares."""
+    attacks = [column for column in evaluation.columns() if column != "none"]
+    if not attacks:
+        return "–"
+    pick = max if evaluation.metric.better == "lower" else min
+    worst = pick(attacks, key=lambda column: evaluation.cell(agent, column)[0])
+    return f"{worst}\n{evaluation.cell(agent, worst)[0]:.1f}"
+
+
+def _paper(evaluation: Evaluation, agent: str, column: str, digits: int) -> str | None:
+    attacked = next((r for r in evaluation.records if r.attacker != "none"), None)
+    eps, budget = (attacked.eps, attacked.budget) if attacked else (0.4, 3.0)
+    value = paper_value(evaluation.env, agent, column, eps=eps, budget=budget)
+    return interval(*value, digits) if value else None
+
+
+def _style(environment: str, column: str, value: float) -> str:
+    """Black on orange, mixed with white as in the paper's tables: 50 % at the low end of the
+    range, 5 % at its high end."""
+    scale = colour_range(environment, column)
+    if scale is None:
+        return ""
+    low, high = scale
+    share = 0.05 + 0.45 * min(1.0, max(0.0, 1 - (value - low) / (high - low)))
+    red, green, blue = (round(255 + share * (c - 255)) for c in ORANGE)
+    return f"black on rgb({red},{green},{blue})"

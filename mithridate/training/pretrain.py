@@ -16,7 +16,6 @@ from torch import Tensor
 from mithridate.agents.in_context import InContextAgent
 from mithridate.config import PretrainConfig
 from mithridate.envs import env_of
-from mithridate.errors import TrainingDiverged
 from mithridate.evaluation.crossplay import total_scores
 from mithridate.evaluation.statistics import mean_ci95
 from mithridate.model.in_context import InContextModel
@@ -24,7 +23,7 @@ from mithridate.model.weights import save_model
 from mithridate.rng import Rng
 from mithridate.training.loop import Cadence, Values, Watcher, train
 from mithridate.training.optimiser import Optimiser
-from mithridate.training.run_directory import RunDirectory
+from mithridate.training.run_directory import RunDirectory, explain_divergence
 
 
 class Pretraining:
@@ -97,12 +96,8 @@ def _train_and_save(
     cadence = Cadence(
         config.steps, config.log_every, config.evaluate_every, config.checkpoint_every
     )
-    try:
+    with explain_divergence(run):
         train(trainee, cadence, run, watchers)
-    except TrainingDiverged as error:
-        kept = f"the last good checkpoint is kept in {run.path}"
-        advice = "lower optimiser.learning_rate or set optimiser.clip_norm"
-        raise TrainingDiverged(f"training diverged: {error}; {kept}; {advice}") from None
     card: dict[str, Any] = {
         "kind": "dpt",
         "env": config.env.to_json(),

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Any
 
@@ -12,7 +14,7 @@ from safetensors.torch import save as save_tensors
 from torch import Tensor
 
 from mithridate.config import Config
-from mithridate.errors import UserError
+from mithridate.errors import TrainingDiverged, UserError
 from mithridate.files import make_directory, write_atomic
 from mithridate.model.weights import tensors_sha256
 from mithridate.versions import versions
@@ -107,6 +109,17 @@ class RunDirectory:
         if tensors_sha256(tensors) != meta.get("sha256"):
             raise damaged
         return tensors, meta
+
+
+@contextmanager
+def explain_divergence(run: RunDirectory) -> Iterator[None]:
+    """Adds to TrainingDiverged what is left and what to do."""
+    try:
+        yield
+    except TrainingDiverged as error:
+        kept = f"the last good checkpoint is kept in {run.path}"
+        advice = "lower optimiser.learning_rate or set optimiser.clip_norm"
+        raise TrainingDiverged(f"training diverged: {error}; {kept}; {advice}") from None
 
 
 def read_log(path: Path) -> list[dict[str, Any]]:

@@ -1,0 +1,190 @@
+"""The learned non-adaptive attacker of the bandit setting (paper, sections 3.2 and 4).
+
+For each task and arm a Gaussian offset, N(φ, σ²), added to the true reward; φ and σ are learned
+by REINFORCE (Williams, 1992) on the paper's objective (equation 1),
+
+    E[Σ −r̄] − λ·max(0, ‖φ‖₂ − B) − λ·max(0, ‖σ‖₂ − B_σ),
+
+from true rewards r̄ only; the victim is a black box. What the paper leaves open:
+
+- An offset acts on what comes *after* it, and only if its step was contaminated: the score of such
+  a step is weighted by the true rewards that follow, minus what they would be if the episode's
+  mean went on (a linear baseline), and divided by their standard deviation over the episode.
+- One update is not enough for an episode of 500 steps, so a round makes several on the same data.
+- The penalty is soft, and dividing by the standard deviation changes the scale it works against:
+  norms drift to 5 where 3 is allowed. `project` (default) puts φ and σ back onto the budget after
+  every update. At evaluation they are projected in any case.
+- The text calls σ a variance, the hyper-parameters speak of a covariance: `spread_norm` says
+  whether the penalty takes standard deviations or variances.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from mithridate.attackers.budget import excess, norm, project
+from mithridate.attackers.offsets import OffsetAttacker
+from mithridate.config import Config, NonNegativeFloat, Positive, PositiveFloat
+from mithridate.errors import UserError
+from mithridate.registry import ATTACKERS
+from mithridate.rng import TaskStreams
+from mithridate.types import EnvSpec, Tasks, Trajectory
+
+
+class GaussianConfig(Config):
+    budget: NonNegativeFloat = 3.0
+    """Bound B on the norm of the mean offsets φ."""
+    spread_budget: NonNegativeFloat = 1.0
+    """Bound B_σ on the norm of the spreads σ."""
+    spread_norm: Literal["std", "variance"] = "std"
+    """Whether that norm is taken of standard deviations or of variances."""
+    penalty: NonNegativeFloat = 10.0
+    """λ, the price of exceeding either bound."""
+    project: bool = True
+    """Put φ and σ back onto their bounds after every update."""
+    learning_rate: PositiveFloat = 0.03
+    """Of Adam, for φ and ln σ."""
+    initial_spread: PositiveFloat = 0.3
+    """σ of every arm before the first update; without a spread there is nothing to learn from."""
+    iterations: Positive = 20
+    """Updates on the same trajectories in a round."""
+
+
+ADAM = (0.9, 0.999, 1e-8)
+
+
+@ATTACKERS.register("gaussian")
+class GaussianAttacker(OffsetAttacker):
+    """One attacker for each task it has met. Tasks are told apart by their ids, so it may be
+    reset with any of them, in any order; a task never met starts from φ = 0."""
+
+    Config = GaussianConfig
+
+    def __init__(self, config: GaussianConfig | None = None) -> None:
+        super().__init__()
+        self.config = config or GaussianConfig()
+        self.ids = torch.zeros(0, dtype=torch.int64)  # (M,) sorted
+        self._state: dict[str, Tensor] = {}  # (M, A) each: φ, ln σ, Adam's moments; step counts
+        self.learning = False
+        """While learning, nothing is projected that the configuration does not say so."""
+
+    # Acting ----------------------------------------------------------------------------------
+
+    def choose(self, spec: EnvSpec, tasks: Tasks, rng: TaskStreams) -> tuple[Tensor, Tensor]:
+        self._rows = self._rows_of(tasks.ids.cpu(), spec.n_actions)
+        offsets, spreads = self._state["offsets"][self._rows], self._stds()[self._rows]
+        if not self.learning:
+            offsets = project(offsets, self.config.budget)
+            spreads = self._within_spread_budget(spreads)
+        return offsets.to(tasks.device), spreads.to(tasks.device)
+
+    def _rows_of(self, ids: Tensor, arms: int) -> Tensor:
+        """Where the tasks are in the state, made longer if some are new."""
+        if self._state and self._state["offsets"].shape[1] != arms:
+            raise UserError(
+                f"these attackers were trained for {self._state['offsets'].shape[1]} arms; "
+                f"the environment has {arms}"
+            )
+        new = torch.tensor(sorted(set(ids.tolist()) - set(self.ids.tolist())), dtype=torch.int64)
+        if len(new) or not self._state:
+            start = torch.full((len(new), arms), self.config.initial_spread).log()
+            fresh = {
+                "offsets": torch.zeros_like(start), "log_spreads": start,
+                **{k: torch.zeros(len(new), 2 * arms) for k in ("first", "second")},
+                "updates": torch.zeros(len(new), 1),
+            }  # fmt: skip
+            order = torch.cat([self.ids, new]).argsort()
+            self._state = {
+                k: (torch.cat([self._state[k], v]) if self._state else v)[order]
+                for k, v in fresh.items()
+            }
+            self.ids = torch.cat([self.ids, new])[order]
+        return torch.searchsorted(self.ids, ids)
+
+    def _stds(self) -> Tensor:
+        return self._state["log_spreads"].exp()
+
+    def _within_spread_budget(self, stds: Tensor) -> Tensor:
+        if self.config.spread_norm == "variance":
+            return project(stds**2, self.config.spread_budget).sqrt()
+        return project(stds, self.config.spread_budget)
+
+    # Learning --------------------------------------------------------------------------------
+
+    def update(self, trajectory: Trajectory) -> dict[str, float]:
+        """Learn from the rollout that the last `reset` began. Returns what to log."""
+        weights = advantages(trajectory.true_rewards.cpu()) * trajectory.poisoned.cpu()  # (B, T)
+        shift = (trajectory.proposed_rewards - trajectory.true_rewards).cpu()  # (B, T)
+        actions = trajectory.actions.cpu()
+        offsets = self._state["offsets"][self._rows]
+        log_spreads = self._state["log_spreads"][self._rows]
+        adam = {k: self._state[k][self._rows] for k in ("first", "second", "updates")}
+        for _ in range(self.config.iterations):
+            gradient = self._gradient(offsets, log_spreads, weights, shift, actions)
+            step = _adam(adam, gradient, self.config.learning_rate)
+            offsets = offsets + step[:, : offsets.shape[1]]
+            log_spreads = log_spreads + step[:, offsets.shape[1] :]
+            if self.config.project:
+                offsets = project(offsets, self.config.budget)
+                log_spreads = self._within_spread_budget(log_spreads.exp()).log()
+        for key, value in {"offsets": offsets, "log_spreads": log_spreads, **adam}.items():
+            self._state[key][self._rows] = value
+        lengths = norm(offsets)
+        return {"norm_mean": lengths.mean().item(), "norm_max": lengths.max().item()}
+
+    def _gradient(
+        self, offsets: Tensor, log_spreads: Tensor, weights: Tensor, shift: Tensor, actions: Tensor
+    ) -> Tensor:
+        """Of the objective with respect to φ and ln σ, (B, 2A), for ascent."""
+        c, horizon = self.config, weights.shape[1]
+        std = log_spreads.exp()
+        z = (shift - offsets.gather(1, actions)) / std.gather(1, actions)  # (B, T)
+        zeros = torch.zeros_like(offsets)
+        d_offsets = zeros.scatter_add(1, actions, weights * z) / std / horizon
+        d_logs = zeros.scatter_add(1, actions, weights * (z**2 - 1)) / horizon
+        # The penalties, by autograd: there is no reason to derive a norm by hand.
+        with torch.enable_grad():
+            o, s = offsets.detach().requires_grad_(), log_spreads.detach().requires_grad_()
+            size = s.exp() if c.spread_norm == "std" else (2 * s).exp()
+            price = c.penalty * (excess(o, c.budget) + excess(size, c.spread_budget))
+            p_offsets, p_logs = torch.autograd.grad(price.sum(), (o, s))
+        return torch.cat([d_offsets - p_offsets, d_logs - p_logs], 1)
+
+    # Keeping ---------------------------------------------------------------------------------
+
+    def tensors(self) -> dict[str, Tensor]:
+        """Everything that `update` changes."""
+        return {"ids": self.ids, **self._state}
+
+    def load_tensors(self, tensors: dict[str, Tensor]) -> None:
+        self.ids = tensors["ids"].clone()
+        self._state = {k: t.clone() for k, t in tensors.items() if k != "ids"}
+
+    def forget(self, ids: Tensor) -> None:
+        """Drop the attackers of these tasks."""
+        keep = ~torch.isin(self.ids, ids.cpu())
+        self.ids = self.ids[keep]
+        self._state = {k: v[keep] for k, v in self._state.items()}
+
+
+def advantages(true_rewards: Tensor) -> Tensor:
+    """(B, T): how much less than the episode's mean the victim earned after each step, divided by
+    its standard deviation over the episode."""
+    loss = true_rewards.mean(1, keepdim=True) - true_rewards  # (B, T), sums to zero
+    after = loss.flip(1).cumsum(1).flip(1) - loss  # without the step itself
+    std = after.std(1, keepdim=True) if after.shape[1] > 1 else torch.ones_like(after)
+    return after / std.clamp(min=1e-6)
+
+
+def _adam(state: dict[str, Tensor], gradient: Tensor, rate: float) -> Tensor:
+    """Adam's step (Kingma and Ba, 2015), row by row: tasks may differ in age."""
+    b1, b2, tiny = ADAM
+    state["updates"] = state["updates"] + 1
+    state["first"] = b1 * state["first"] + (1 - b1) * gradient
+    state["second"] = b2 * state["second"] + (1 - b2) * gradient**2
+    first = state["first"] / (1 - b1 ** state["updates"])
+    second = state["second"] / (1 - b2 ** state["updates"])
+    return rate * first / (second.sqrt() + tiny)

@@ -1,0 +1,48 @@
+"""Attacks that add to an arm's reward an offset of its own: what uniform, structured and learned
+attackers have in common."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from mithridate.attackers.budget import norm
+from mithridate.errors import UserError
+from mithridate.rng import TaskStreams
+from mithridate.types import EnvSpec, Step, Tasks
+
+
+class OffsetAttacker:
+    """The proposed reward is r + N(offset(arm), spread(arm)²). Subclasses say what they are."""
+
+    def __init__(self) -> None:
+        self.offsets = torch.zeros(0, 0)
+        """(B, A) of the tasks at hand."""
+        self.spreads: Tensor | None = None
+        """(B, A) standard deviations, if there are any."""
+
+    def reset(self, spec: EnvSpec, tasks: Tasks, rng: TaskStreams) -> None:
+        self._rng = rng
+        self.offsets, self.spreads = self.choose(spec, tasks, rng)
+
+    def choose(self, spec: EnvSpec, tasks: Tasks, rng: TaskStreams) -> tuple[Tensor, Tensor | None]:
+        """Offsets and spreads, (B, A) each, within the budget."""
+        raise NotImplementedError
+
+    def poison(self, step: Step) -> Tensor:
+        index = step.actions[:, None]
+        proposed = step.true_rewards + self.offsets.gather(1, index).squeeze(1)
+        if self.spreads is not None:
+            proposed = proposed + (self.spreads.gather(1, index) * self._rng.normal()).squeeze(1)
+        return proposed
+
+    def cost(self) -> Tensor:
+        return norm(self.offsets)
+
+
+def arm_means(tasks: Tasks, attacker: str) -> Tensor:
+    """(B, A): what the arms are worth."""
+    means: Tensor | None = getattr(tasks, "means", None)
+    if means is None:
+        raise UserError(f"attacker '{attacker}' needs an environment whose tasks are arms")
+    return means

@@ -1,0 +1,67 @@
+"""Attacks that need no learning: they know the arms and spend the whole budget at once.
+
+A learned attacker is not the strongest one: with the same budget, raising the worst arm hurts
+Thompson sampling more than what REINFORCE finds. So these are part of every robustness figure.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from mithridate.attackers.budget import project
+from mithridate.attackers.offsets import OffsetAttacker, arm_means
+from mithridate.config import Config, NonNegativeFloat
+from mithridate.registry import ATTACKERS
+from mithridate.rng import TaskStreams
+from mithridate.types import EnvSpec, Tasks
+
+
+class StructuredConfig(Config):
+    budget: NonNegativeFloat = 3.0
+    """Bound B on the norm of the offsets; all of it is used."""
+
+
+class StructuredAttacker(OffsetAttacker):
+    """`best` and `worst`: what is added to those arms, in units of the budget."""
+
+    Config = StructuredConfig
+    registered_name: str
+    best: ClassVar[float] = 0.0
+    worst: ClassVar[float] = 0.0
+
+    def __init__(self, config: StructuredConfig | None = None) -> None:
+        super().__init__()
+        self.config = config or StructuredConfig()
+
+    def choose(self, spec: EnvSpec, tasks: Tasks, rng: TaskStreams) -> tuple[Tensor, None]:
+        means = arm_means(tasks, self.registered_name)
+        offsets = torch.zeros_like(means)
+        offsets.scatter_(1, means.argmin(1, keepdim=True), self.worst * self.config.budget)
+        offsets.scatter_(1, means.argmax(1, keepdim=True), self.best * self.config.budget)
+        return project(offsets, self.config.budget), None
+
+
+@ATTACKERS.register("raise_worst")
+class RaiseWorst(StructuredAttacker):
+    """+B on the worst arm."""
+
+    worst = 1.0
+
+
+@ATTACKERS.register("lower_best")
+class LowerBest(StructuredAttacker):
+    """−B on the best arm."""
+
+    best = -1.0
+
+
+@ATTACKERS.register("swap")
+class Swap(StructuredAttacker):
+    """−B/√2 on the best arm and +B/√2 on the worst."""
+
+    best = -math.sqrt(0.5)
+    worst = math.sqrt(0.5)

@@ -1,0 +1,312 @@
+"""Adversarial training of AT-DPT (paper, Algorithm 1).
+
+A step of the training loop is a round. First come rounds on synthetic poisoned contexts, which
+need no rollouts. Then the game: the model acts in M tasks, each under an attacker of its own;
+the attackers learn from the true rewards by REINFORCE; the model learns, by cross-entropy to the
+oracle's actions, from the poisoned contexts it has just lived through, from those of the last few
+rounds, and from fresh synthetic ones. After each round some tasks are replaced by new ones, whose
+attackers begin anew.
+
+The game does not settle by itself: attackers that chase the model leave a trail that it forgets.
+Memory, fresh tasks and synthetic contexts are what keeps it from going in circles.
+"""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from mithridate.agents.in_context import InContextAgent
+from mithridate.agents.resolve import make_agent
+from mithridate.attackers.mixture import MixtureAttacker
+from mithridate.config import AdversarialConfig
+from mithridate.envs import env_of
+from mithridate.errors import UserError
+from mithridate.evaluation.crossplay import step_scores
+from mithridate.evaluation.statistics import mean_ci95
+from mithridate.model.weights import load_model, save_model, tensors_sha256
+from mithridate.registry import ATTACKERS
+from mithridate.rng import Rng
+from mithridate.rollout import rollout
+from mithridate.training.loop import Cadence, Values, Watcher, train
+from mithridate.training.optimiser import Optimiser
+from mithridate.training.run_directory import RunDirectory, explain_divergence
+from mithridate.training.synthetic import poisoned
+from mithridate.types import Contexts, Env, Tasks, Trajectory
+
+VALIDATION = ("none", "uniform", "raise_worst", "lower_best", "swap")
+
+
+class AdversarialTraining:
+    """The trainee: a model, its optimiser, the tasks with their attackers, and the memory."""
+
+    def __init__(self, config: AdversarialConfig) -> None:
+        self.config = config
+        self.rng = Rng(config.seed).child("adversarial")
+        self.env = env_of(config.env)
+        self.model, _ = load_model(config.start)
+        self.frozen, _ = load_model(config.start)
+        if config.start_sha256 not in (None, tensors_sha256(self.model.state_dict())):
+            raise UserError(f"start '{config.start}' is not the model this run began with")
+        self.rounds = config.synthetic.rounds + config.rounds
+        self.optimiser = Optimiser(self.model, config.optimiser, self.rounds * config.iterations)
+        self.loss_limit = config.explosion_factor * math.log(max(2, self.env.spec.n_actions))
+        self.tasks = self._fresh_tasks(0, config.tasks)
+        self.attacker, self.eps = _population(config)
+        self.memory: list[Contexts] = []
+
+    def _agent(self) -> InContextAgent:
+        return InContextAgent(self.model, temperature=self.config.temperature)
+
+    # The rounds ------------------------------------------------------------------------------
+
+    def step(self, step: int) -> Values:
+        game = step >= self.config.synthetic.rounds
+        values = self._play(step) if game else {}
+        rng = self.rng.child("round", step)
+        for i in range(self.config.iterations):
+            update = step * self.config.iterations + i
+            contexts = self._batch(update, game, rng.child("batch", i))
+            values |= self.optimiser.step(self.model.loss(contexts), update, self.loss_limit)
+        if game:
+            self._renew(step)
+        return values
+
+    def _play(self, step: int) -> Values:
+        """Roll out, remember, let the attackers learn; what to log."""
+        config, rng = self.config, self.rng.child("rollout", step)
+
+        def under_attack(agent: Any) -> tuple[Trajectory, Tensor]:
+            trajectory = rollout(self.env, self.tasks, agent, self.attacker, self.eps, rng=rng)
+            return trajectory, self.env.score(self.tasks, trajectory).sum(1)
+
+        trajectory, scores = under_attack(self._agent())
+        values = self._by_threat("score", scores)
+        number = step - config.synthetic.rounds
+        if config.compare_every and number % config.compare_every == 0:
+            values |= self._by_threat("frozen", under_attack(InContextAgent(self.frozen))[1])
+            values |= self._by_threat("ts", under_attack(make_agent("ts")[1])[1])
+        parts = zip(self.attacker.slices(), self.attacker.parts, strict=True)
+        for i, (rows, (_, attacker)) in enumerate(parts):
+            if attacker is not None and hasattr(attacker, "update"):
+                learned = attacker.update(_select(trajectory, rows))
+                values |= {f"{key}_{i}": value for key, value in learned.items()}
+        self.memory = [*self.memory, contexts_of(trajectory)][-config.memory :]
+        return values
+
+    def _by_threat(self, name: str, scores: Tensor) -> Values:
+        return {
+            f"{name}_{i}_{threat.attacker}": scores[rows].mean().item()
+            for i, (rows, threat) in enumerate(
+                zip(self.attacker.slices(), self.config.threats, strict=True)
+            )
+        }
+
+    def _renew(self, step: int) -> None:
+        """Replace some tasks of every part by fresh ones: the oldest first."""
+        game = step - self.config.synthetic.rounds
+        parts = []
+        first = self.config.tasks * (game + 1)
+        for rows, (n, attacker) in zip(self.attacker.slices(), self.attacker.parts, strict=True):
+            here = self.tasks.select(rows)
+            k = round(self.config.renew * n)
+            if attacker is not None and hasattr(attacker, "forget"):
+                attacker.forget(here.ids[:k])
+            parts += [here.select(slice(k, None)), self._fresh_tasks(first + rows.start, k)]
+        self.tasks = type(self.tasks).cat(parts)
+
+    def _fresh_tasks(self, first: int, n: int) -> Tasks:
+        return self.env.sample_tasks(n, self.rng.child("tasks"), first=first)
+
+    # What the model learns from --------------------------------------------------------------
+
+    def _batch(self, update: int, game: bool, rng: Rng) -> Contexts:
+        batch, length = self.config.batches.shape(update)
+        synthetic = round(batch * self.config.synthetic.share) if game else batch
+        parts = []
+        if synthetic:
+            parts.append(self._synthetic(synthetic, length, rng.child("synthetic")))
+        if batch > synthetic:
+            draw = rng.child("memory").generator()
+            which = draw.integers(0, len(self.memory) * self.config.tasks, batch - synthetic)
+            rounds, rows = np.divmod(which, self.config.tasks)
+            parts += [
+                _crop(self.memory[r], int(i), length) for r, i in zip(rounds, rows, strict=True)
+            ]
+        return Contexts(
+            torch.cat([p.actions for p in parts]),
+            torch.cat([p.rewards for p in parts]),
+            torch.cat([p.labels for p in parts]),
+        )
+
+    def _synthetic(self, n: int, length: int, rng: Rng) -> Contexts:
+        """Pretraining contexts on fresh tasks, poisoned at random as the threats allow."""
+        tasks = self.env.sample_tasks(n, rng.child("tasks"))
+        contexts = self.env.sample_contexts(tasks, length, rng.child("contexts"))
+        values = self.env.action_values(tasks, self.env.reset(tasks))
+        draw = rng.child("eps").generator()
+        threats = [t for t in self.config.threats if t.attacker != "none"]
+        choices = np.array([_or(t.eps, self.config.eps) for t in threats] or [0.0])
+        eps = choices[draw.integers(0, len(choices), n)]
+        eps = np.where(draw.random(n) < self.config.synthetic.clean, 0.0, eps)
+        budget = max([_or(t.budget, self.config.budget) for t in threats] or [0.0])
+        return poisoned(
+            contexts, values, eps=torch.from_numpy(eps.astype(np.float32)), budget=budget,
+            spread_budget=min(1.0, budget), rng=rng.child("poison"),
+        )  # fmt: skip
+
+    # Measuring -------------------------------------------------------------------------------
+
+    def evaluate(self, step: int) -> Values:
+        return self.measure(self.config.evaluate_tasks, self.rng.child("validation"))
+
+    def measure(self, n: int, rng: Rng) -> Values:
+        """The metric without an attack and under those that need no learning, on n tasks."""
+        tasks = self.env.sample_tasks(n, rng.child("tasks"))
+        values: Values = {}
+        for name in VALIDATION:
+            attacker = None
+            if name != "none":
+                attacker = ATTACKERS.create(name, budget=self.config.budget)
+            scores = step_scores(self.env, tasks, self._agent(), attacker, self.config.eps, rng=rng)
+            label = "clean" if name == "none" else name
+            mean, ci95 = mean_ci95(scores.sum(1).tolist())
+            values |= {f"{label}_mean": mean, f"{label}_ci95": ci95}
+        return values | {"clean_tasks": n}
+
+    # Keeping ---------------------------------------------------------------------------------
+
+    def tensors(self) -> dict[str, Tensor]:
+        tensors = {f"model.{name}": t for name, t in self.model.state_dict().items()}
+        tensors |= {f"optimiser.{name}": t for name, t in self.optimiser.tensors().items()}
+        tensors |= {f"tasks.{name}": t for name, t in self.tasks.tensors().items()}
+        for i, (_, attacker) in enumerate(self.attacker.parts):
+            if attacker is not None and hasattr(attacker, "tensors"):
+                tensors |= {f"attacker{i}.{name}": t for name, t in attacker.tensors().items()}
+        for i, contexts in enumerate(self.memory):
+            for name in ("actions", "rewards", "labels"):
+                tensors[f"memory{i}.{name}"] = getattr(contexts, name).contiguous()
+        return tensors
+
+    def load_tensors(self, tensors: dict[str, Tensor]) -> None:
+        def part(prefix: str) -> dict[str, Tensor]:
+            return {k.removeprefix(prefix): t for k, t in tensors.items() if k.startswith(prefix)}
+
+        self.model.load_state_dict(part("model."))
+        self.optimiser.load_tensors(part("optimiser."))
+        self.tasks = type(self.tasks)(**part("tasks."))
+        for i, (_, attacker) in enumerate(self.attacker.parts):
+            if found := part(f"attacker{i}."):
+                attacker.load_tensors(found)  # type: ignore[union-attr]
+        self.memory = []
+        while found := part(f"memory{len(self.memory)}."):
+            self.memory.append(Contexts(**found))
+
+
+def _population(config: AdversarialConfig) -> tuple[MixtureAttacker, Tensor]:
+    """The tasks divided among the threats, and eps (M,) for each of them."""
+    shares = np.array([threat.share for threat in config.threats])
+    ends = np.round(shares.cumsum() / shares.sum() * config.tasks).astype(int)
+    sizes = np.diff(ends, prepend=0)
+    if not all(sizes):
+        raise UserError("threats: a share is too small for a single task")
+    parts = []
+    for threat, size in zip(config.threats, sizes, strict=True):
+        attacker = None
+        if threat.attacker != "none":
+            budget = _or(threat.budget, config.budget)
+            attacker = ATTACKERS.create(threat.attacker, budget=budget)
+            if hasattr(attacker, "learning"):
+                attacker.learning = True
+        parts.append((int(size), attacker))
+    eps = [_or(threat.eps, config.eps) for threat in config.threats]
+    return MixtureAttacker(parts), torch.tensor(np.repeat(eps, sizes), dtype=torch.float32)
+
+
+def _or(value: float | None, default: float) -> float:
+    return default if value is None else value
+
+
+def contexts_of(trajectory: Trajectory) -> Contexts:
+    """What the victim saw, with the oracle's actions as labels."""
+    last = trajectory.optimal_actions[:, -1:]
+    return Contexts(
+        actions=trajectory.actions,
+        rewards=trajectory.observed_rewards,
+        labels=torch.cat([trajectory.optimal_actions, last], 1),
+    )
+
+
+def _crop(contexts: Contexts, row: int, length: int) -> Contexts:
+    """The first `length` transitions of one context: a prefix is a context too."""
+    return Contexts(
+        contexts.actions[row : row + 1, :length],
+        contexts.rewards[row : row + 1, :length],
+        contexts.labels[row : row + 1, : length + 1],
+    )
+
+
+def _select(trajectory: Trajectory, rows: slice) -> Trajectory:
+    def some(x: Any) -> Any:
+        if isinstance(x, dict):
+            return {name: value[rows] for name, value in x.items()}
+        return None if x is None else x[rows]
+
+    return Trajectory(**{name: some(value) for name, value in vars(trajectory).items()})
+
+
+def train_adversarially(
+    config: AdversarialConfig, out: Path | str | None = None, watchers: list[Watcher] | None = None
+) -> Path:
+    """Train in the directory `out` (default runs/train-<env>-<hash>), or go on where an earlier
+    call stopped. Returns the path of the weights."""
+    torch.set_num_threads(config.threads)
+    config = with_fingerprint(config)
+    run = RunDirectory(Path(out) if out else default_directory(config), config)
+    try:
+        if not run.model_path.with_suffix(".json").exists():
+            _train_and_save(config, run, watchers)
+    finally:
+        run.close()
+    return run.model_path
+
+
+def with_fingerprint(config: AdversarialConfig) -> AdversarialConfig:
+    """The configuration, bound to the weights that its start has now."""
+    model, _ = load_model(config.start)
+    env: Env = env_of(config.env)
+    if model.n_actions != env.spec.n_actions or model.context_length < env.spec.horizon:
+        raise UserError(
+            f"start '{config.start}' was trained for {model.n_actions} actions and "
+            f"{model.context_length} steps; the environment has {env.spec.n_actions} and "
+            f"{env.spec.horizon}"
+        )
+    return config.model_copy(update={"start_sha256": tensors_sha256(model.state_dict())})
+
+
+def default_directory(config: AdversarialConfig) -> Path:
+    return Path("runs") / f"train-{config.env.name}-{with_fingerprint(config).hash()}"
+
+
+def _train_and_save(
+    config: AdversarialConfig, run: RunDirectory, watchers: list[Watcher] | None
+) -> None:
+    trainee = AdversarialTraining(config)
+    cadence = Cadence(trainee.rounds, 1, config.evaluate_every, config.checkpoint_every)
+    with explain_divergence(run):
+        train(trainee, cadence, run, watchers)
+    card: dict[str, Any] = {
+        "kind": "at-dpt",
+        "env": config.env.to_json(),
+        "temperature": config.temperature,
+        "seed": config.seed,
+        "config_hash": config.hash(),
+        "training": config.to_json(),
+        "metrics": trainee.measure(config.final_tasks, trainee.rng.child("final")),
+    }
+    save_model(run.model_path, trainee.model, card)

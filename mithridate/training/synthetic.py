@@ -1,0 +1,74 @@
+"""Poisoned contexts without an attacker: pretraining contexts, corrupted by random offsets.
+
+They cost no rollouts, and show the model far more kinds of attack than a population of learned
+attackers does. The offsets of a task are, with equal probability,
+
+- dense: a random direction in arm space;
+- sparse: one or two arms only;
+- opposed: against the arms' values, so that good arms look bad and bad ones good;
+- a pair: up on one of the worse arms, down on the best, in a random proportion;
+
+with a length up to the budget, mostly close to it (budget · u^(1/3), u uniform: attackers spend
+what they have), and half of the time a spread per arm as well.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from mithridate.rng import Rng
+from mithridate.types import Contexts
+
+KINDS = 4
+
+
+def random_offsets(values: Tensor, budget: float, rng: Rng) -> Tensor:
+    """(B, A) offsets with norm up to `budget`, given the arms' values (B, A)."""
+    draw = rng.generator()
+    batch, arms = values.shape
+    means = values.cpu().numpy()
+    rows = np.arange(batch)
+    dense = draw.standard_normal((batch, arms))
+    sparse = dense * (draw.random((batch, arms)).argsort(1) < draw.integers(1, 3, (batch, 1)))
+    opposed = means.mean(1, keepdims=True) - means + 0.1 * dense
+    pair = np.zeros((batch, arms))
+    angle = draw.random(batch) * np.pi / 2
+    rank = means.argsort(1)
+    worse = rank[rows, draw.integers(0, max(1, arms - 1), batch)]
+    pair[rows, worse] = np.cos(angle)
+    pair[rows, rank[:, -1]] -= np.sin(angle)
+    kind = draw.integers(0, KINDS, batch)
+    direction = np.stack([dense, sparse, opposed, pair])[kind, rows]  # (B, A)
+    length = budget * draw.random((batch, 1)) ** (1 / 3)
+    unit = direction / np.maximum(np.linalg.norm(direction, axis=1, keepdims=True), 1e-12)
+    return torch.from_numpy((length * unit).astype(np.float32)).to(values.device)
+
+
+def poisoned(
+    contexts: Contexts,
+    values: Tensor,
+    *,
+    eps: Tensor,
+    budget: float,
+    spread_budget: float,
+    rng: Rng,
+) -> Contexts:
+    """`contexts` with a share eps (B,) of the rewards corrupted by random offsets and spreads."""
+    offsets = random_offsets(values, budget, rng.child("offsets"))
+    draw = rng.child("spreads").generator()
+    spreads = np.abs(draw.standard_normal(tuple(values.shape)))
+    spreads *= spread_budget * draw.random((len(values), 1)) * (draw.random((len(values), 1)) < 0.5)
+    spreads /= np.maximum(np.linalg.norm(spreads, axis=1, keepdims=True), spread_budget) / (
+        spread_budget or 1.0
+    )
+    shape = tuple(contexts.rewards.shape)
+    device = contexts.rewards.device
+    hit = torch.from_numpy(draw.random(shape, dtype=np.float32)).to(device) < eps[:, None]
+    noise = torch.from_numpy(draw.standard_normal(shape, dtype=np.float32)).to(device)
+    std = torch.from_numpy(spreads.astype(np.float32)).to(device)
+    shift = offsets.gather(1, contexts.actions) + std.gather(1, contexts.actions) * noise
+    return replace(contexts, rewards=contexts.rewards + hit * shift)

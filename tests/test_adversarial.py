@@ -1,0 +1,287 @@
+"""Adversarial training and attacks: what is learned from, resumed, refused, and that it helps."""
+
+import json
+import random
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+import torch
+
+from mithridate.config import AdversarialConfig, AttackConfig, parse, resolve
+from mithridate.envs import make_env
+from mithridate.errors import TrainingDiverged, UserError
+from mithridate.evaluation.crossplay import evaluate
+from mithridate.registry import AGENTS, ATTACKERS
+from mithridate.rng import Rng
+from mithridate.rollout import rollout
+from mithridate.training.adversarial import (
+    AdversarialTraining,
+    contexts_of,
+    train_adversarially,
+)
+from mithridate.training.attack import AttackTraining, LearnedAttack, attack
+from mithridate.training.run_directory import read_log
+from mithridate.training.synthetic import poisoned, random_offsets
+
+
+def smoke(model, *sets, **direct) -> AdversarialConfig:
+    return resolve(
+        AdversarialConfig, "train", "bandit", "smoke", sets, start=str(model), threads=1, **direct
+    )
+
+
+# What it learns from ---------------------------------------------------------------------------
+
+
+def test_the_victim_learns_from_what_it_saw_and_the_labels_are_true():
+    env = make_env("bandit", horizon=30)
+    tasks = env.sample_tasks(6, Rng(0))
+    attacker = ATTACKERS.create("raise_worst")
+    t = rollout(env, tasks, AGENTS.create("ts"), attacker, 0.4, rng=Rng(1))
+    contexts = contexts_of(t)
+    assert torch.equal(contexts.rewards, t.observed_rewards)
+    assert not torch.equal(contexts.rewards, t.true_rewards)
+    assert contexts.labels.shape == (6, 31)
+    assert (contexts.labels == tasks.means.argmax(1, keepdim=True)).all()
+
+
+def test_random_offsets_fill_the_budget_and_no_more():
+    values = torch.rand(4000, 5, generator=torch.Generator().manual_seed(0))
+    offsets = random_offsets(values, 3.0, Rng(0))
+    length = offsets.norm(dim=1)
+    assert length.max() <= 3.0 + 1e-5 and length.min() < 0.3
+    assert (offsets.count_nonzero(1) <= 2).float().mean() > 0.2, "some are sparse"
+    against = torch.cosine_similarity(offsets, values - values.mean(1, keepdim=True), dim=1)
+    assert (against < -0.8).float().mean() > 0.2, "some oppose the values"
+
+
+def test_synthetic_poison_hits_the_right_share_and_nothing_else():
+    env = make_env("bandit", horizon=400)
+    tasks = env.sample_tasks(100, Rng(0))
+    clean = env.sample_contexts(tasks, 400, Rng(1))
+    eps = torch.tensor([0.0, 0.4]).repeat(50)
+    dirty = poisoned(clean, tasks.means, eps=eps, budget=3.0, spread_budget=1.0, rng=Rng(2))
+    assert torch.equal(dirty.actions, clean.actions) and torch.equal(dirty.labels, clean.labels)
+    changed = (dirty.rewards != clean.rewards).float().mean(1)
+    assert changed[0::2].max() == 0
+    assert changed[1::2].mean() < 0.4 and changed[1::2].max() == pytest.approx(0.4, abs=0.1)
+
+
+# The game -------------------------------------------------------------------------------------
+
+
+def test_tasks_are_divided_among_threats_and_renewed(smoke_model):
+    threats = [
+        {"attacker": "gaussian", "share": 0.5, "eps": 0.3},
+        {"attacker": "none", "share": 0.2},
+        {"attacker": "raise_worst", "share": 0.3, "budget": 1.0},
+    ]
+    config = smoke(smoke_model, f"threats={json.dumps(threats)}", "renew=0.25")
+    trainee = AdversarialTraining(config)
+    assert [n for n, _ in trainee.attacker.parts] == [10, 4, 6]
+    torch.testing.assert_close(trainee.eps[[0, 10, 14]], torch.tensor([0.3, 0.4, 0.4]))
+    before = trainee.tasks.ids.clone()
+    for step in range(3):
+        values = trainee.step(step)
+    assert {"score_0_gaussian", "score_1_none", "score_2_raise_worst", "frozen_0_gaussian",
+            "ts_2_raise_worst", "norm_max_0", "loss"} <= values.keys()  # fmt: skip
+    ids = trainee.tasks.ids
+    assert len(set(ids.tolist())) == 20
+    kept = torch.isin(ids, before).sum().item()
+    assert kept == 20 - (2 + 1 + 2), "a quarter of every part is new"
+    assert set(trainee.attacker.parts[0][1].ids.tolist()) <= set(ids.tolist()) | set(range(10))
+    assert len(trainee.memory) == 1
+
+
+def test_the_synthetic_rounds_need_no_rollout(smoke_model, monkeypatch):
+    trainee = AdversarialTraining(smoke(smoke_model))
+    monkeypatch.setattr(AdversarialTraining, "_play", lambda *a: pytest.fail("rolled out"))
+    assert "loss" in trainee.step(0)
+
+
+def test_it_makes_a_model_robust(tmp_path, smoke_model):
+    """A short training on a small bandit: less regret under attack, by a clear margin."""
+    config = smoke(
+        smoke_model, "rounds=15", "iterations=20", "tasks=50", "synthetic.rounds=15",
+        "optimiser.learning_rate=0.003", "compare_every=0", "evaluate_every=30",
+        "batches.long_batch=64", "batches.short_batch=64", "batches.long_every=1",
+    )  # fmt: skip
+    weights = train_adversarially(config, tmp_path / "run")
+    env = make_env("bandit", arms=3, horizon=20)
+    agents = {"before": str(smoke_model), "after": str(weights)}
+    for attacker in ("raise_worst", "swap"):
+        result = evaluate(env, agents, attackers=attacker, tasks=400, threads=1).summary()
+        assert result["after"][0] < 0.85 * result["before"][0], (attacker, result)
+    card = json.loads(weights.with_suffix(".json").read_text())
+    assert card["kind"] == "at-dpt" and card["training"]["start_sha256"]
+    assert card["metrics"]["raise_worst_mean"] > 0
+
+
+SETS = ("threads=1", "rounds=12", "iterations=4", "checkpoint_every=3")
+
+
+def start(model, out):
+    sets = [word for s in SETS for word in ("--set", s)]
+    command = [sys.executable, "-m", "mithridate", "train", "bandit", "--preset", "smoke"]
+    return subprocess.Popen(
+        [*command, "--from", str(model), *sets, "--out", str(out)],
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+    )  # fmt: skip
+
+
+def test_killed_and_resumed_is_bit_identical(smoke_model, tmp_path):
+    config = resolve(
+        AdversarialConfig, "train", "bandit", "smoke", SETS, start=str(smoke_model)
+    )  # fmt: skip
+    undisturbed = train_adversarially(config, tmp_path / "undisturbed")
+    moments = random.Random(1)
+    killed = 0
+    for target in (2, 6, 11):
+        process = start(smoke_model, tmp_path / "killed")
+        log = tmp_path / "killed" / "log.jsonl"
+        while process.poll() is None and not (
+            log.exists() and log.read_text().count("\n") >= target
+        ):
+            time.sleep(0.002)
+        time.sleep(moments.random() * 0.03)
+        process.kill()
+        killed += process.wait() == -signal.SIGKILL
+        process.communicate()
+    assert killed >= 2, "the kills came too late to mean anything"
+    process = start(smoke_model, tmp_path / "killed")
+    _, stderr = process.communicate(timeout=120)
+    assert process.returncode == 0, stderr.decode()
+    resumed = tmp_path / "killed" / "model.safetensors"
+    assert resumed.read_bytes() == undisturbed.read_bytes()
+    logs = [
+        [{k: v for k, v in line.items() if k != "seconds"} for line in read_log(path)]
+        for path in (tmp_path / "killed" / "log.jsonl", tmp_path / "undisturbed" / "log.jsonl")
+    ]
+    assert logs[0] == logs[1]
+
+
+def test_a_diverging_run_says_so(smoke_model, tmp_path, monkeypatch):
+    monkeypatch.setattr(AdversarialTraining, "_play", lambda *a: {})
+    config = smoke(smoke_model, "explosion_factor=1e-9")
+    with pytest.raises(TrainingDiverged, match=r"training diverged: loss .* checkpoint is kept"):
+        train_adversarially(config, tmp_path / "run")
+
+
+@pytest.mark.parametrize(
+    ("sets", "message"),
+    [
+        (["threats=[]"], "at least one"),
+        (["threats=[{'attacker': 'none'}]".replace("'", '"'), "env.arms=4"], "for 3 actions"),
+        (["batches.long_length=30"], "exceeds env.horizon"),
+        (['threats=[{"attaker": "none"}]'], "unknown key"),
+    ],
+)
+def test_bad_settings(smoke_model, tmp_path, sets, message):
+    with pytest.raises(UserError, match=message):
+        train_adversarially(smoke(smoke_model, *sets), tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
+# Attackers against a fixed target ----------------------------------------------------------------
+
+
+def attack_config(**direct) -> AttackConfig:
+    settings = {"target": "ts", "threads": 1, **direct}
+    return resolve(AttackConfig, "attack", "bandit", "smoke", **settings)
+
+
+def test_attackers_are_saved_with_their_tasks_and_hurt_as_reported(tmp_path):
+    path = attack(attack_config(rounds=6, seed=3), tmp_path / "run")
+    learned = LearnedAttack(path)
+    env = make_env("bandit", arms=3, horizon=20)
+    expected = env.sample_tasks(20, Rng(3).child("attack", "tasks"))
+    assert torch.equal(learned.tasks.means, expected.means)
+    again = AttackTraining(attack_config(rounds=6, seed=3))
+    again.load_tensors(learned.attacker.tensors())
+    assert again.evaluate(6) == learned.metrics
+    assert learned.metrics["used_norm_max"] <= 3.0
+    lines = read_log(tmp_path / "run" / "log.jsonl")
+    assert [line["step"] for line in lines if "score_mean" in line] == list(range(1, 7))
+
+
+def test_an_attack_is_resumed_where_it_stopped(tmp_path, monkeypatch):
+    whole = attack(attack_config(rounds=5), tmp_path / "whole").read_bytes()
+    original = AttackTraining.step
+
+    def step(self, number):
+        if number == 3:
+            raise KeyboardInterrupt
+        return original(self, number)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(AttackTraining, "step", step)
+        with pytest.raises(KeyboardInterrupt):
+            attack(attack_config(rounds=5), tmp_path / "parts")
+    assert attack(attack_config(rounds=5), tmp_path / "parts").read_bytes() == whole
+
+
+@pytest.mark.parametrize("target", [n for n in AGENTS.names() if n not in ("oracle",)])
+def test_every_agent_can_be_attacked(target, tmp_path):
+    if target == "posterior_oracle":
+        pytest.skip("knows the attack")
+    path = attack(attack_config(target=target, rounds=2), tmp_path / "run")
+    assert LearnedAttack(path).config.target == target
+
+
+class Stubborn:
+    """A user's plain agent for one task."""
+
+    def reset(self):
+        pass
+
+    def act(self, obs):
+        return 0
+
+    def observe(self, obs, action, reward, next_obs):
+        pass
+
+
+def test_a_users_own_agent_can_be_attacked(tmp_path, command, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "mine.py").write_text(
+        "class Mine:\n"
+        "    def reset(self): pass\n"
+        "    def act(self, obs): return 1\n"
+        "    def observe(self, *a): pass\n"
+    )
+    code, stdout, _ = command("attack", "bandit", "--target", "mine:Mine", "--preset", "smoke",
+                              "--figure", "curve.png")  # fmt: skip
+    assert code == 0 and "mine:Mine under these attackers" in stdout
+    assert (tmp_path / "curve.png").read_bytes().startswith(b"\x89PNG")
+    path = attack(attack_config(target="Stubborn", rounds=1), tmp_path / "run", target=Stubborn())
+    assert LearnedAttack(path).config.target == "Stubborn"
+
+
+def test_damaged_attackers_are_refused(tmp_path):
+    path = attack(attack_config(rounds=1), tmp_path / "run")
+    data = bytearray(path.read_bytes())
+    data[-1] ^= 1
+    path.write_bytes(bytes(data))
+    with pytest.raises(UserError, match="damaged"):
+        LearnedAttack(path)
+    path.write_bytes(b"nonsense")
+    with pytest.raises(UserError, match="not a file of trained attackers"):
+        LearnedAttack(path)
+    with pytest.raises(UserError, match="cannot read"):
+        LearnedAttack(tmp_path / "missing.safetensors")
+
+
+def test_an_attacker_that_does_not_learn_is_refused(tmp_path):
+    with pytest.raises(UserError, match="does not learn"):
+        attack(attack_config(attacker="uniform"), tmp_path / "run")
+
+
+def test_lists_are_welcome_in_configurations():
+    config = parse(
+        AdversarialConfig,
+        {"env": {"name": "bandit"}, "start": "x", "threats": [{"attacker": "none"}]},
+    )
+    assert config.threats[0].attacker == "none"

@@ -1,0 +1,204 @@
+"""Attacks and how they are learned: budgets, contamination, REINFORCE against known answers."""
+
+import math
+
+import pytest
+import torch
+
+from mithridate.attackers.budget import excess, norm, project
+from mithridate.attackers.gaussian import GaussianAttacker, GaussianConfig, advantages
+from mithridate.attackers.mixture import MixtureAttacker
+from mithridate.envs import make_env
+from mithridate.errors import UserError
+from mithridate.registry import AGENTS, ATTACKERS
+from mithridate.rng import Rng
+from mithridate.rollout import rollout
+from mithridate.types import Trajectory
+
+BEST = {"raise_worst": (0.0, 1.0), "lower_best": (-1.0, 0.0), "swap": (-(0.5**0.5), 0.5**0.5)}
+
+
+@pytest.fixture
+def env():
+    return make_env("bandit", horizon=40)
+
+
+def test_projection_is_the_nearest_point_of_the_ball():
+    offsets = torch.tensor([[3.0, 4.0], [0.3, 0.4], [0.0, 0.0]])
+    result = project(offsets, 2.0)
+    torch.testing.assert_close(result, torch.tensor([[1.2, 1.6], [0.3, 0.4], [0.0, 0.0]]))
+    assert (norm(project(100 * torch.randn(1000, 5), 3.0)) <= 3.0).all(), "not even by rounding"
+    torch.testing.assert_close(excess(offsets, 2.0), torch.tensor([3.0, 0.0, 0.0]))
+
+
+@pytest.mark.parametrize("budget", [0.0, 0.7, 3.0, 5.0])
+@pytest.mark.parametrize("name", BEST)
+def test_structured_attacks_spend_the_budget_on_the_right_arms(env, name, budget):
+    tasks = env.sample_tasks(30, Rng(0))
+    attacker = ATTACKERS.create(name, budget=budget)
+    attacker.reset(env.spec, tasks, Rng(1).streams(tasks.ids))
+    best, worst = BEST[name]
+    expected = torch.zeros_like(tasks.means)
+    expected.scatter_(1, tasks.means.argmax(1, keepdim=True), best * budget)
+    expected.scatter_(1, tasks.means.argmin(1, keepdim=True), worst * budget)
+    torch.testing.assert_close(attacker.offsets, expected)
+    torch.testing.assert_close(attacker.cost(), torch.full((30,), budget))
+    assert (attacker.cost() <= budget).all()
+
+
+def test_contamination_rate_and_separation_of_rewards(env):
+    """Poisoned steps show r + offset, the others r; a share eps is poisoned, task by task."""
+    env = make_env("bandit", horizon=500)
+    tasks = env.sample_tasks(40, Rng(0))
+    eps = torch.linspace(0, 1, 40)
+    attacker = ATTACKERS.create("raise_worst", budget=3.0)
+    t = rollout(env, tasks, AGENTS.create("uniform"), attacker, eps, rng=Rng(1))
+    rate = t.poisoned.float().mean(1)
+    assert ((rate - eps).abs() <= 4 * (eps * (1 - eps) / 500).sqrt() + 1e-9).all()
+    shift = attacker.offsets.gather(1, t.actions)
+    torch.testing.assert_close(t.proposed_rewards, t.true_rewards + shift)
+    assert torch.equal(t.observed_rewards[t.poisoned], t.proposed_rewards[t.poisoned])
+    assert torch.equal(t.observed_rewards[~t.poisoned], t.true_rewards[~t.poisoned])
+
+
+# REINFORCE ---------------------------------------------------------------------------------
+
+
+def trajectory(actions, true, shift, poisoned) -> Trajectory:
+    return Trajectory(
+        observations=None, actions=actions, true_rewards=true, proposed_rewards=true + shift,
+        observed_rewards=true, poisoned=poisoned, optimal_actions=torch.zeros_like(actions),
+    )  # fmt: skip
+
+
+def test_the_score_function_is_the_gradient_of_the_log_density(env):
+    attacker = GaussianAttacker(GaussianConfig(penalty=0.0))
+    generator = torch.Generator().manual_seed(0)
+    actions = torch.randint(0, 5, (7, 40), generator=generator)
+    shift, weights = torch.randn(2, 7, 40, generator=generator)
+    offsets = torch.randn(7, 5, generator=generator).requires_grad_()
+    logs = (0.3 * torch.randn(7, 5, generator=generator)).requires_grad_()
+    density = torch.distributions.Normal(offsets.gather(1, actions), logs.exp().gather(1, actions))
+    objective = (weights * density.log_prob(shift)).mean(1).sum()
+    expected = torch.cat(torch.autograd.grad(objective, (offsets, logs)), 1)
+    got = attacker._gradient(offsets.detach(), logs.detach(), weights, shift, actions)
+    torch.testing.assert_close(got, expected)
+
+
+def test_the_estimate_is_unbiased_for_a_victim_with_a_known_answer():
+    """A victim whose later true rewards fall by c times the offset it has just seen: the gradient
+    of the attacker's objective with respect to the mean offset is c for every poisoned step."""
+    attacker = GaussianAttacker(GaussianConfig(penalty=0.0))
+    batch, c = 200_000, 0.7
+    generator = torch.Generator().manual_seed(0)
+    std = 0.5
+    shift = 0.2 + std * torch.randn(batch, 1, generator=generator)
+    noise = 0.1 * torch.randn(batch, 1, generator=generator)
+    weights = c * shift + noise  # what the attacker gains after the step
+    offsets = torch.full((batch, 1), 0.2)
+    logs = torch.full((batch, 1), math.log(std))
+    gradient = attacker._gradient(offsets, logs, weights, shift, torch.zeros(batch, 1).long())
+    assert gradient[:, 0].mean().item() == pytest.approx(c, rel=0.02)
+    assert gradient[:, 1].mean().item() == pytest.approx(0.0, abs=0.02), "the spread is neutral"
+
+
+def test_the_penalty_is_the_papers():
+    attacker = GaussianAttacker(GaussianConfig(budget=3.0, spread_budget=1.0, penalty=10.0))
+    offsets = torch.tensor([[3.0, 4.0], [1.0, 1.0]])
+    logs = torch.tensor([[0.1, 0.1], [-3.0, -3.0]])
+    none = torch.zeros(2, 4)
+    got = attacker._gradient(offsets, logs, none, none, none.long())
+    torch.testing.assert_close(got[0, :2], -10 * offsets[0] / 5)
+    assert (got[0, 2:] < 0).all() and not got[1].any()
+
+
+def test_advantages_are_what_comes_after_minus_the_mean():
+    true = torch.tensor([[1.0, 0.0, 0.0, 1.0]])
+    mean = 0.5
+    after = torch.tensor([[mean * 3 - 1.0, mean * 2 - 1.0, mean * 1 - 1.0, 0.0]])
+    torch.testing.assert_close(advantages(true), after / after.std(1, keepdim=True))
+    assert advantages(torch.ones(2, 6)).abs().max() == 0
+
+
+def test_only_poisoned_steps_teach(env):
+    actions, true = torch.randint(0, 5, (3, 40)), torch.rand(3, 40)
+    shift = torch.randn(3, 40)
+    tasks = env.sample_tasks(3, Rng(0))
+    updated = []
+    for hit in (torch.zeros(3, 40).bool(), torch.ones(3, 40).bool()):
+        attacker = GaussianAttacker()
+        attacker.reset(env.spec, tasks, Rng(1).streams(tasks.ids))
+        attacker.update(trajectory(actions, true, shift, hit))
+        updated.append(attacker.tensors()["offsets"])
+    assert not updated[0].any() and updated[1].all()
+
+
+def test_true_and_poisoned_rewards_are_never_mixed(env):
+    """The attacker learns from true rewards: what the victim saw must not change a bit of it."""
+    tasks = env.sample_tasks(6, Rng(0))
+    results = []
+    for seen in (0.0, 1e6, math.nan):
+        attacker = GaussianAttacker()
+        t = rollout(env, tasks, AGENTS.create("ts"), attacker, 0.4, rng=Rng(1))
+        t.observed_rewards.fill_(seen)
+        attacker.update(t)
+        results.append(attacker.tensors()["offsets"])
+    assert torch.equal(results[0], results[1]) and torch.equal(results[0], results[2])
+
+
+def test_attackers_learn_to_hurt_thompson_sampling():
+    env = make_env("bandit", horizon=200)
+    tasks = env.sample_tasks(50, Rng(0))
+    attacker = GaussianAttacker(GaussianConfig(budget=2.0))
+    regret = []
+    for n in range(6):
+        t = rollout(env, tasks, AGENTS.create("ts"), attacker, 0.4, rng=Rng(1).child(n))
+        regret.append(env.score(tasks, t).sum(1).mean().item())
+        log = attacker.update(t)
+        assert log["norm_max"] <= 2.0
+    assert regret[-1] > 2.5 * regret[0], regret
+
+
+def test_without_projection_the_norm_may_drift_but_not_in_evaluation(env):
+    tasks = env.sample_tasks(20, Rng(0))
+    attacker = GaussianAttacker(GaussianConfig(budget=0.5, project=False, penalty=0.0))
+    attacker.learning = True
+    for n in range(5):
+        t = rollout(env, tasks, AGENTS.create("ts"), attacker, 0.4, rng=Rng(1).child(n))
+        log = attacker.update(t)
+    assert log["norm_max"] > 0.5
+    attacker.learning = False
+    rollout(env, tasks, AGENTS.create("ts"), attacker, 0.4, rng=Rng(2))
+    assert attacker.cost().max() <= 0.5
+    assert norm(attacker.spreads).max() <= 1.0
+
+
+def test_attackers_belong_to_their_tasks(env):
+    """Whatever the order or the subset, a task meets its own attacker; learning is per task."""
+    tasks = env.sample_tasks(8, Rng(0))
+    attacker = GaussianAttacker()
+    attacker.update(rollout(env, tasks, AGENTS.create("ts"), attacker, 0.4, rng=Rng(1)))
+    whole = attacker.tensors()["offsets"].clone()
+    order = torch.tensor([5, 2, 7])
+    attacker.reset(env.spec, tasks.select(order), Rng(1).streams(tasks.ids[order]))
+    torch.testing.assert_close(attacker.offsets, project(whole[order], 3.0))
+    attacker.forget(tasks.ids[:4])
+    attacker.reset(env.spec, tasks, Rng(1).streams(tasks.ids))
+    assert not attacker.offsets[:4].any()
+    torch.testing.assert_close(attacker.offsets[4:], project(whole[4:], 3.0))
+    other = make_env("bandit", arms=3)
+    few = other.sample_tasks(2, Rng(0))
+    with pytest.raises(UserError, match="trained for 5 arms"):
+        attacker.reset(other.spec, few, Rng(1).streams(few.ids))
+
+
+def test_a_mixture_is_its_parts(env):
+    tasks = env.sample_tasks(10, Rng(0))
+    parts = [(4, ATTACKERS.create("raise_worst")), (3, None), (3, ATTACKERS.create("uniform"))]
+    mixture = MixtureAttacker(parts)
+    agent = AGENTS.create("ts")
+    whole = rollout(env, tasks, agent, mixture, 0.4, rng=Rng(1))
+    assert mixture.cost()[4:7].eq(0).all()
+    for rows, (_, attacker) in zip(mixture.slices(), parts, strict=True):
+        alone = rollout(env, tasks.select(rows), agent, attacker, 0.4, rng=Rng(1))
+        assert torch.equal(whole.observed_rewards[rows], alone.observed_rewards)
