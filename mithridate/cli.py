@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import sys
 from collections.abc import Sequence
@@ -13,6 +12,18 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
+from mithridate.commands import experiments
+from mithridate.commands.options import (
+    Budget,
+    EnvName,
+    Eps,
+    Json,
+    Preset,
+    Seed,
+    Sets,
+    print_json,
+    wide_console,
+)
 from mithridate.errors import Interrupted, TrainingDiverged, UserError
 
 app = typer.Typer(
@@ -23,22 +34,6 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
 )
-
-EnvName = Annotated[str, typer.Argument(help="The environment, e.g. bandit.", metavar="ENV")]
-Preset = Annotated[
-    str, typer.Option(help="smoke (seconds), laptop, or paper (the paper's own settings).")
-]
-Sets = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--set", metavar="KEY=VALUE",
-        help="Override one setting, e.g. --set optimiser.learning_rate=0.0003. May be repeated.",
-    ),
-]  # fmt: skip
-Seed = Annotated[int | None, typer.Option(help="Root of all random streams (default 0).")]
-Eps = Annotated[float | None, typer.Option(help="Share of poisoned steps (default 0.4).")]
-Budget = Annotated[float | None, typer.Option(help="Bound on the attack's norm (default 3).")]
-Json = Annotated[bool, typer.Option("--json", help="Print one JSON document and nothing else.")]
 
 
 def _version(wanted: bool) -> None:
@@ -94,7 +89,7 @@ def pretrain(
         weights = run(config, directory, [progress, *watchers])
     card = load_model(weights)[1]
     if as_json:
-        _print_json({"weights": str(weights), "card": card})
+        print_json({"weights": str(weights), "card": card})
     else:
         metrics = card["metrics"]
         print(f"{weights}")
@@ -156,7 +151,7 @@ def train(
         training_curves(read_log(directory / "log.jsonl"), figure, title)
     card = load_model(weights)[1]
     if as_json:
-        _print_json({"weights": str(weights), "card": card})
+        print_json({"weights": str(weights), "card": card})
         return
     metrics = card["metrics"]
     print(f"{weights}")
@@ -212,7 +207,7 @@ def attack(
         title = f"{env}, attackers against {target}, ε = {config.eps:g}, B = {config.budget:g}"
         training_curves(log, figure, title)
     if as_json:
-        _print_json({"attackers": str(learned.path), "metrics": learned.metrics, "rounds": log})
+        print_json({"attackers": str(learned.path), "metrics": learned.metrics, "rounds": log})
         return
     metrics = learned.metrics
     print(f"{learned.path}")
@@ -286,9 +281,9 @@ def evaluate(
     if figure is not None:
         score_curves(evaluation, figure)
     if as_json:
-        _print_json(evaluation.to_json())
+        print_json(evaluation.to_json())
     else:
-        _wide_console().print(evaluation_table(evaluation))
+        wide_console().print(evaluation_table(evaluation))
 
 
 @app.command()
@@ -308,7 +303,7 @@ def doctor(as_json: Json = False) -> None:
 
     found = examine()
     if as_json:
-        _print_json(found)
+        print_json(found)
         return
     table = Table(show_header=False, box=None)
     for key, value in found.items():
@@ -337,20 +332,13 @@ def bench(
     say = (lambda text: progress.print(f"… {text}")) if progress.is_terminal else lambda text: None
     document = run_bench(QUICK if quick else FULL, threads, say)
     if as_json:
-        _print_json(document)
+        print_json(document)
     else:
         for table in bench_tables(document):
             Console().print(table)
 
 
-def _wide_console() -> Console:
-    """As wide as the terminal; in a file or a pipe, wide enough for a matrix."""
-    console = Console()
-    return console if console.is_terminal else Console(width=200)
-
-
-def _print_json(document: Any) -> None:
-    print(json.dumps(document, indent=2, allow_nan=False))
+experiments.add_to(app)
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

@@ -12,7 +12,7 @@ from mithridate.model.weights import zoo_names
 from mithridate.native import description, kernels
 from mithridate.versions import installed, versions
 
-EXTRAS = {"bench": ("transformers",), "tensorboard": ("tensorboard",)}
+EXTRAS = {"bench": ("transformers",), "ray": ("ray",), "tensorboard": ("tensorboard",)}
 """Each extra and the packages that it brings."""
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 from rich.console import Console
 from rich.progress import (
@@ -18,7 +18,9 @@ from rich.progress import (
 )
 from rich.text import Text
 
-from mithridate.training.loop import Values
+if TYPE_CHECKING:
+    from mithridate.experiments.stages import Stage
+    from mithridate.training.loop import Values
 
 
 class _Rate(ProgressColumn):
@@ -86,3 +88,52 @@ def counting(description: str, total: int) -> Iterator[Callable[[], None]]:
     with _progress() as progress:
         task = progress.add_task(description, total=total, note="")
         yield lambda: progress.advance(task)
+
+
+class GraphProgress:
+    """A watcher of a graph of stages: how many are done, what is running, how long it may take."""
+
+    def __init__(self, seconds: Callable[[list[Stage]], float]) -> None:
+        self._progress = Progress(
+            TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(),
+            TextColumn("{task.fields[note]}"),
+            console=Console(stderr=True), disable=not Console(stderr=True).is_terminal,
+        )  # fmt: skip
+        self._seconds = seconds
+        self._running: dict[str, Stage] = {}
+        self.computed: list[str] = []
+        """Labels of the stages that were computed while it looked on."""
+
+    def __enter__(self) -> GraphProgress:
+        self._progress.start()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._progress.stop()
+
+    def planned(self, stages: list[Stage], done: set[str]) -> None:
+        self._left = {stage.name: stage for stage in stages if stage.name not in done}
+        self._task = self._progress.add_task(
+            "stages", total=len(stages), completed=len(stages) - len(self._left), note=""
+        )
+
+    def started(self, stage: Stage) -> None:
+        self._running[stage.name] = stage
+        self._show()
+
+    def finished(self, stage: Stage, outcome: str) -> None:
+        self._running.pop(stage.name, None)
+        if outcome == "computed":
+            self.computed.append(stage.label)
+        if outcome != "busy" and self._left.pop(stage.name, None) is not None:
+            self._progress.advance(self._task)
+        self._show()
+
+    def _show(self) -> None:
+        if self._progress.disable:
+            return
+        left = self._seconds(list(self._left.values()))
+        running = ", ".join(stage.label for stage in list(self._running.values())[:3])
+        minutes, rest = divmod(int(left), 60)
+        note = f"about {minutes}:{rest:02d} left; {running}"
+        self._progress.update(self._task, note=note)

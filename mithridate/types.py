@@ -109,6 +109,10 @@ class Trajectory:
     optimal_actions: Tensor
     """(B, T) int64."""
 
+    def select(self, rows: slice) -> Trajectory:
+        """Some of the tasks."""
+        return Trajectory(**{name: _rows(value, rows) for name, value in vars(self).items()})
+
     def observations_before(self) -> Observation:
         """(B, T, ...): what the agent saw when it acted."""
         return _map(self.observations, lambda x: x[:, :, :-1].flatten(1, 2))
@@ -130,6 +134,11 @@ class Step:
     true_rewards: Tensor
     """(B,) float32."""
     next_observation: Observation
+
+    def select(self, rows: slice) -> Step:
+        """Some of the tasks. (A state is a tensor, a dict of tensors, or nothing.)"""
+        parts = {name: _rows(value, rows) for name, value in vars(self).items() if name != "t"}
+        return Step(t=self.t, **parts)
 
 
 @dataclass
@@ -215,6 +224,10 @@ class Attacker(Protocol):
     def cost(self) -> Tensor:
         """(B,) the norm of the attack on each task, to be held against the budget."""
         ...
+
+
+def _rows(value: Any, rows: slice) -> Any:
+    return _map(value, lambda x: x[rows])
 
 
 def _map(observation: Observation, f: Any) -> Observation:

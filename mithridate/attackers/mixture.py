@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 
 import torch
 from torch import Tensor
 
 from mithridate.rng import TaskStreams
-from mithridate.types import Attacker, EnvSpec, Observation, State, Step, Tasks
+from mithridate.types import Attacker, EnvSpec, Step, Tasks
 
 
 class MixtureAttacker:
@@ -33,23 +32,10 @@ class MixtureAttacker:
         proposed = step.true_rewards.clone()
         for part, (_, attacker) in zip(self.slices(), self.parts, strict=True):
             if attacker is not None:
-                proposed[part] = attacker.poison(_select(step, part))
+                proposed[part] = attacker.poison(step.select(part))
         return proposed
 
     def cost(self) -> Tensor:
         return torch.cat(
             [torch.zeros(n) if attacker is None else attacker.cost() for n, attacker in self.parts]
         )
-
-
-def _select(step: Step, part: slice) -> Step:
-    def rows(x: Observation | State) -> Observation | State:
-        if isinstance(x, dict):
-            return {name: value[part] for name, value in x.items()}
-        return None if x is None else x[part]
-
-    return replace(
-        step, observation=rows(step.observation), state=rows(step.state),
-        actions=step.actions[part], true_rewards=step.true_rewards[part],
-        next_observation=rows(step.next_observation),
-    )  # fmt: skip

@@ -140,20 +140,21 @@ def evaluate_config(
     for column in columns:
         for victim in victims:
             for replication in range(config.replications):
-                record, curve = _cell(config, env, victim, column, replication, on_step)
+                record, curve = evaluate_cell(config, env, victim, column, replication, on_step)
                 records.append(record)
                 curves.setdefault((victim.label, record.column), []).append(curve)
     return Evaluation(env.config, env.spec.metric, records, curves)
 
 
-def _cell(
+def evaluate_cell(
     config: EvaluateConfig,
     env: Env,
     victim: Victim,
     column: Column,
     replication: int,
-    on_step: Callable[[], None] | None,
+    on_step: Callable[[], None] | None = None,
 ) -> tuple[Record, Curve]:
+    """One victim under one attacker in one replication."""
     begun = time.monotonic()
     rng = Rng(config.seed).child("evaluate", replication)
     attacker, tasks = column.meet(replication)

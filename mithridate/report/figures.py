@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -66,15 +67,29 @@ def training_curves(log: list[dict[str, Any]], path: Path, title: str) -> None:
         "score_mean": "target", "score_0_gaussian": "AT-DPT", "frozen_0_gaussian": "DPT (frozen)",
         "ts_0_gaussian": "TS", "score_1_none": "AT-DPT, clean",
     }  # fmt: skip
+    lines = {
+        label: [(line["step"], line[key]) for line in log if key in line]
+        for key, label in names.items()
+    }
+    lines_figure(lines, path, title, "round", "cumulative regret")
+
+
+def lines_figure(
+    lines: Mapping[str, Sequence[tuple[float, float]]],
+    path: Path,
+    title: str,
+    xlabel: str,
+    ylabel: str,
+) -> None:
+    """Named lines through points (x, y); empty ones are left out."""
     figure, axes = plt.subplots(figsize=(6.4, 4.0), layout="constrained")
-    for key, label in names.items():
-        points = [(line["step"], line[key]) for line in log if key in line]
+    for label, points in lines.items():
         if points:
-            axes.plot(
-                *zip(*points, strict=True), label=label, marker="." if len(points) < 40 else ""
-            )
-    axes.set(xlabel="round", ylabel="cumulative regret", title=title)
+            axes.plot(*zip(*points, strict=True), label=label)
+    axes.set(xlabel=xlabel, ylabel=ylabel, title=title)
+    axes.title.set_fontsize(10)
     axes.spines[["top", "right"]].set_visible(False)
+    axes.set_xlim(0, None)
     axes.set_ylim(0, None)
     axes.legend(frameon=False)
     make_directory(path.parent)

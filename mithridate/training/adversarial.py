@@ -94,7 +94,7 @@ class AdversarialTraining:
         parts = zip(self.attacker.slices(), self.attacker.parts, strict=True)
         for i, (rows, (_, attacker)) in enumerate(parts):
             if attacker is not None and hasattr(attacker, "update"):
-                learned = attacker.update(_select(trajectory, rows))
+                learned = attacker.update(trajectory.select(rows))
                 values |= {f"{key}_{i}": value for key, value in learned.items()}
         self.memory = [*self.memory, contexts_of(trajectory)][-config.memory :]
         return values
@@ -249,15 +249,6 @@ def _crop(contexts: Contexts, row: int, length: int) -> Contexts:
         contexts.rewards[row : row + 1, :length],
         contexts.labels[row : row + 1, : length + 1],
     )
-
-
-def _select(trajectory: Trajectory, rows: slice) -> Trajectory:
-    def some(x: Any) -> Any:
-        if isinstance(x, dict):
-            return {name: value[rows] for name, value in x.items()}
-        return None if x is None else x[rows]
-
-    return Trajectory(**{name: some(value) for name, value in vars(trajectory).items()})
 
 
 def train_adversarially(

@@ -1,0 +1,206 @@
+"""`mithridate reproduce`, `store` and `report`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.table import Table
+
+from mithridate.commands.options import Json, Preset, print_json, wide_console
+from mithridate.errors import UserError, unknown
+
+StoreDirectory = Annotated[
+    Path, typer.Option("--store", help="Where results are kept.", metavar="DIR")
+]
+DEFAULT_STORE = Path("store")
+
+
+def reproduce(
+    recipe: Annotated[
+        str | None, typer.Argument(help="A recipe, or all.", metavar="RECIPE")
+    ] = None,
+    preset: Preset = "laptop",
+    replications: Annotated[
+        int | None, typer.Option(help="Independent repetitions (default: the recipe's).")
+    ] = None,
+    seed: Annotated[int, typer.Option(min=0, help="Root of all random streams.")] = 0,
+    sets: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--set",
+            metavar="STAGE.KEY=VALUE",
+            help="Override a setting of a stage, e.g. --set pretrain.steps=8000. May be repeated.",
+        ),
+    ] = None,
+    store: StoreDirectory = DEFAULT_STORE,
+    executor: Annotated[
+        str, typer.Option(help="inline (this process), processes, or ray.")
+    ] = "inline",
+    workers: Annotated[int | None, typer.Option(help="Local processes (default: cores).")] = None,
+    address: Annotated[str | None, typer.Option(help="Of the Ray cluster.")] = None,
+    shipped: Annotated[
+        bool,
+        typer.Option(
+            "--shipped", help="Take shipped models where they are what a training would give."
+        ),
+    ] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only show the stages.")] = False,
+    list_them: Annotated[bool, typer.Option("--list", help="List the recipes.")] = False,
+    as_json: Json = False,
+) -> None:
+    """Compute a table or figure of the paper; what is done already is not done again.
+
+    Interrupt it at any time: the same command goes on where it stopped. Several may work on the
+    same store at once.
+    """
+    from mithridate.experiments.estimate import readable, seconds
+    from mithridate.experiments.executors import EXECUTORS, run_graph
+    from mithridate.experiments.recipes import RECIPES, plan, recipe_named
+    from mithridate.experiments.stages import in_order
+    from mithridate.experiments.store import Store
+    from mithridate.progress import GraphProgress
+
+    if list_them:
+        table = Table(title="Recipes, with an estimate of the time on this machine")
+        for column in ("recipe", "what it is", "smoke", "laptop"):
+            table.add_column(column)
+        for one in RECIPES.values():
+            times = [readable(seconds(plan(one, p).stages(), None)) for p in ("smoke", "laptop")]
+            table.add_row(one.name, one.title, *times)
+        wide_console().print(table)
+        return
+    if recipe is None:
+        raise UserError(f"which recipe? one of {', '.join(RECIPES)}, or all (see --list)")
+    if executor not in EXECUTORS:
+        raise unknown("executor", executor, EXECUTORS)
+    wanted = list(RECIPES.values()) if recipe == "all" else [recipe_named(recipe)]
+    plans = [plan(one, preset, replications, seed, sets or ()) for one in wanted]
+    stages = in_order([stage for one in plans for stage in one.stages()])
+    if dry_run:
+        found = Store(store) if (store / "store.json").exists() else None
+        _show_stages(stages, found)
+        return
+    opened = Store.open(store)
+    for planned in plans:
+        opened.remember(planned.name, planned.describe())
+    with GraphProgress(lambda left: seconds(left, opened)) as progress:
+        run_graph(
+            stages, opened, executor, workers=workers, address=address, shipped=shipped,
+            watcher=progress,
+        )  # fmt: skip
+    if as_json:
+        records = [r for s in stages if (a := opened.get(s.name)) for r in a.records()]
+        print_json({"computed": progress.computed, "stages": len(stages), "records": records})
+        return
+    print(f"{len(stages)} stages, {len(progress.computed)} computed now, in {store}")
+    print(f"next: mithridate report --store {store}")
+
+
+def _show_stages(stages: list[Any], store: Any) -> None:
+    from mithridate.experiments.estimate import readable, seconds
+
+    table = Table(title="Stages")
+    for column in ("stage", "what it is", "state", "estimate"):
+        table.add_column(column)
+    left = []
+    for stage in stages:
+        done = store is not None and store.get(stage.name) is not None
+        running = store is not None and not done and store.claimed(stage.name)
+        state = "done" if done else "running" if running else "to do"
+        estimate = "" if done else readable(seconds([stage], store))
+        table.add_row(stage.name, stage.label, state, estimate)
+        left += [] if done else [stage]
+    wide_console().print(table)
+    print(f"{len(stages)} stages, {len(left)} to do, about {readable(seconds(left, store))}")
+
+
+def report(
+    store: StoreDirectory = DEFAULT_STORE,
+    out: Annotated[
+        Path, typer.Option(help="The page; tables and figures go into a folder beside it.")
+    ] = Path("report.html"),
+    watch: Annotated[
+        bool, typer.Option("--watch", help="Serve the page on this machine, refreshing itself.")
+    ] = False,
+    port: Annotated[
+        int, typer.Option(min=0, max=65535, help="For --watch; 0 takes a free one.")
+    ] = 8123,
+) -> None:
+    """Make one HTML page of everything in a store, with tables and figures as files beside it."""
+    from mithridate.report.html import write_report
+    from mithridate.report.watch import server
+
+    opened = _existing(store)
+    if watch:
+        serving = server(opened, port)
+        print(f"http://127.0.0.1:{serving.server_port}/ (stop with Ctrl-C)", flush=True)
+        with serving:
+            serving.serve_forever()
+        return
+    written = write_report(opened, out)
+    print(written[0])
+    if len(written) > 1:
+        print(f"{len(written) - 1} files in {written[1].parent}")
+
+
+store_app = typer.Typer(help="Look after a store of results.", no_args_is_help=True)
+
+
+def add_to(app: typer.Typer) -> None:
+    """Make these commands part of `app`."""
+    app.command()(reproduce)
+    app.command()(report)
+    app.add_typer(store_app, name="store")
+
+
+def _existing(path: Path) -> Any:
+    from mithridate.experiments.store import Store
+
+    if not (path / "store.json").exists():
+        raise UserError(f"there is no store in {path}; `mithridate reproduce` makes one")
+    return Store.open(path)
+
+
+@store_app.command("ls")
+def store_ls(store: StoreDirectory = DEFAULT_STORE, as_json: Json = False) -> None:
+    """List finished artifacts."""
+    opened = _existing(store)
+    found = [a for name in opened.names() if (a := opened.get(name))]
+    if as_json:
+        print_json({"artifacts": [{"name": a.name, **a.manifest} for a in found]})
+        return
+    table = Table()
+    for column in ("artifact", "what it is", "seconds", "kB"):
+        table.add_column(column, justify="right" if column in ("seconds", "kB") else "left")
+    for a in found:
+        size = sum(file["bytes"] for file in a.manifest["files"].values()) / 1000
+        table.add_row(a.name, a.manifest["label"], f"{a.seconds:.1f}", f"{size:.0f}")
+    wide_console().print(table)
+
+
+@store_app.command("verify")
+def store_verify(store: StoreDirectory = DEFAULT_STORE) -> None:
+    """Check every artifact's checksums; damaged ones are set aside and will be recomputed."""
+    opened = _existing(store)
+    count = len(opened.names())
+    problems = opened.verify()
+    for name, problem in problems.items():
+        print(f"damaged: {name}: {problem}")
+    print(f"{count} artifacts, {len(problems)} damaged")
+    if problems:
+        raise typer.Exit(1)
+
+
+@store_app.command("gc")
+def store_gc(
+    store: StoreDirectory = DEFAULT_STORE,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only show what would go.")] = False,
+) -> None:
+    """Remove what no recipe that was run asks for, and what dead workers left behind."""
+    opened = _existing(store)
+    found = opened.garbage() if dry_run else opened.collect()
+    for path in found:
+        print(path.relative_to(opened.root))
+    print(f"{len(found)} {'would be ' if dry_run else ''}removed")

@@ -1,0 +1,35 @@
+"""What commands have in common: options and ways to print."""
+
+from __future__ import annotations
+
+import json
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+
+EnvName = Annotated[str, typer.Argument(help="The environment, e.g. bandit.", metavar="ENV")]
+Preset = Annotated[
+    str, typer.Option(help="smoke (seconds), laptop, or paper (the paper's own settings).")
+]
+Sets = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--set", metavar="KEY=VALUE",
+        help="Override one setting, e.g. --set optimiser.learning_rate=0.0003. May be repeated.",
+    ),
+]  # fmt: skip
+Seed = Annotated[int | None, typer.Option(help="Root of all random streams (default 0).")]
+Eps = Annotated[float | None, typer.Option(help="Share of poisoned steps (default 0.4).")]
+Budget = Annotated[float | None, typer.Option(help="Bound on the attack's norm (default 3).")]
+Json = Annotated[bool, typer.Option("--json", help="Print one JSON document and nothing else.")]
+
+
+def wide_console() -> Console:
+    """As wide as the terminal; in a file or a pipe, wide enough for a matrix."""
+    console = Console()
+    return console if console.is_terminal else Console(width=200)
+
+
+def print_json(document: Any) -> None:
+    print(json.dumps(document, indent=2, allow_nan=False))

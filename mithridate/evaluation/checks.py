@@ -1,0 +1,145 @@
+"""Flags: reasons not to trust an evaluation. Each is explained in docs/experiments.md.
+
+They look at one table's records, the cells of all victims, attackers and replications.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from mithridate.evaluation.statistics import mean_ci95
+
+FEW_REPLICATIONS = 3
+FEW_TASKS = 100
+
+
+@dataclass(frozen=True)
+class Flag:
+    code: str
+    text: str
+
+
+def column_of(record: dict[str, Any]) -> str:
+    target = record["target"]
+    return str(record["attacker"]) if target is None else f"learned({target})"
+
+
+class Cells:
+    """Records by victim and column, with each replication's mean."""
+
+    def __init__(
+        self, records: Sequence[dict[str, Any]], better: Literal["lower", "higher"]
+    ) -> None:
+        self.records = list(records)
+        self.better = better
+        self.victims: list[str] = list(dict.fromkeys(r["agent"] for r in records))
+        self.columns = list(dict.fromkeys(column_of(r) for r in records))
+        self._means: dict[tuple[str, str], dict[int, float]] = {}
+        self._ci95: dict[tuple[str, str], float] = {}
+        for r in records:
+            key = (r["agent"], column_of(r))
+            self._means.setdefault(key, {})[r["replication"]] = r["mean"]
+            self._ci95[key] = float("nan") if r["ci95"] is None else r["ci95"]
+
+    def means(self, victim: str, column: str) -> dict[int, float]:
+        """By replication."""
+        return self._means.get((victim, column), {})
+
+    def cell(self, victim: str, column: str) -> tuple[float, float] | None:
+        """Mean ± 2 SEM over replications; over the tasks, if there is but one."""
+        means = list(self.means(victim, column).values())
+        if not means:
+            return None
+        mean, ci95 = mean_ci95(means)
+        return (mean, self._ci95[victim, column]) if len(means) == 1 else (mean, ci95)
+
+    def worse(self, a: float, b: float) -> bool:
+        """Whether a is a worse score than b."""
+        return a > b if self.better == "lower" else a < b
+
+    def worst(self, victim: str) -> tuple[str, float] | None:
+        """The attack under which a victim fares worst."""
+        found = [
+            (column, cell[0])
+            for column in self.columns
+            if column != "none" and (cell := self.cell(victim, column))
+        ]
+        if not found:
+            return None
+        pick = max if self.better == "lower" else min
+        return pick(found, key=lambda pair: pair[1])
+
+
+def flags(cells: Cells) -> list[Flag]:
+    """What is suspicious about these cells."""
+    found: list[Flag] = []
+    counts = {len(cells.means(v, c)) for v in cells.victims for c in cells.columns} - {0}
+    if counts and min(counts) < FEW_REPLICATIONS:
+        found.append(
+            Flag("few-replications", f"some cells rest on {min(counts)} replications only")
+        )
+    tasks = min((r["tasks"] for r in cells.records), default=FEW_TASKS)
+    if tasks < FEW_TASKS:
+        found.append(Flag("few-tasks", f"replications have {tasks} tasks only"))
+    for r in cells.records:
+        if r["norm"] > r["budget"] * (1 + 1e-6):
+            found.append(
+                Flag(
+                    "over-budget",
+                    f"{column_of(r)} used a norm of {r['norm']:.3g}, its budget is {r['budget']:g}",
+                )
+            )
+            break
+    for victim in cells.victims:
+        found += _about(cells, victim)
+    return found
+
+
+def _about(cells: Cells, victim: str) -> list[Flag]:
+    found = []
+    clean = cells.cell(victim, "none")
+    learned = [c for c in cells.columns if c.startswith("learned(")]
+    for column in cells.columns:
+        cell = cells.cell(victim, column)
+        if clean and cell and column != "none" and _clearly(cells, clean, cell):
+            found.append(Flag("poison-helps", f"{victim} fares better under {column} than clean"))
+    random = cells.cell(victim, "uniform")
+    against = [cell for c in learned if (cell := cells.cell(victim, c))]
+    if random and against and all(_clearly(cells, random, cell) for cell in against):
+        found.append(
+            Flag("random-beats-learned", f"the random attack hurts {victim} more than any learned")
+        )
+    return found
+
+
+def _clearly(cells: Cells, a: tuple[float, float], b: tuple[float, float]) -> bool:
+    """Whether a is worse than b by more than both intervals."""
+    margin = sum(x for x in (a[1], b[1]) if x == x)
+    shifted = b[0] + margin if cells.better == "lower" else b[0] - margin
+    return cells.worse(a[0], shifted)
+
+
+def paired_difference(
+    cells: Cells, victim: str, other: str, column: str
+) -> tuple[float, float] | None:
+    """Mean ± 2 SEM over replications of victim minus other; both met the same tasks and luck."""
+    mine, theirs = cells.means(victim, column), cells.means(other, column)
+    common = sorted(mine.keys() & theirs.keys())
+    if not common:
+        return None
+    return mean_ci95([mine[r] - theirs[r] for r in common])
+
+
+def best_other(cells: Cells, victim: str, column: str, leave_out: Sequence[str] = ()) -> str | None:
+    """The best of the other victims in a column."""
+    others = [
+        (v, cell[0])
+        for v in cells.victims
+        if v != victim and v not in leave_out and (cell := cells.cell(v, column))
+    ]
+    if not others:
+        return None
+    pick = min if cells.better == "lower" else max
+    return pick(others, key=lambda pair: pair[1])[0]

@@ -1,0 +1,1 @@
+"""Experiments: recipes for the paper's tables and figures, the store, and who runs them."""

@@ -1,0 +1,125 @@
+"""How long a stage will take on this machine: rough, and said to be so.
+
+A stage is so many units of work; a unit takes so long on the machine the constants come from; this
+machine is so much slower or faster, as a few training steps and a short rollout show. Finished
+stages of the same kind in the store, once there are some, are better witnesses than the constants.
+"""
+
+from __future__ import annotations
+
+import time
+from functools import cache
+from typing import Any
+
+from mithridate.experiments.stages import Stage
+from mithridate.experiments.store import Store
+
+LEARN = 2.7e-6
+"""Seconds for a token of a training batch, at length 0; it grows with the length / 250."""
+ROLL_MODEL = 1.0e-5
+"""Seconds for a step of one task with a model, at horizon 500."""
+ROLL_OTHER = 2.5e-6
+"""The same with a classical algorithm."""
+OVERHEAD = 0.1
+"""Seconds for a stage that does nothing."""
+
+
+def seconds(stages: list[Stage], store: Store | None) -> float:
+    """For all of these one after the other."""
+    return sum(_one(stage, _witness(stage.kind, store)) for stage in stages)
+
+
+def _one(stage: Stage, witness: float | None) -> float:
+    factor = machine_factor() if witness is None else witness
+    return OVERHEAD + factor * work(stage)
+
+
+def work(stage: Stage) -> float:
+    """Seconds on the machine that the constants come from."""
+    config: dict[str, Any] = stage.config
+    horizon = int(config["env"]["horizon"])
+    if stage.kind == "pretrain":
+        evaluations = config["steps"] / config["evaluate_every"] * config["evaluate_tasks"]
+        tasks = evaluations + config["final_tasks"]
+        return _learning(config["batches"], config["steps"]) + _rolling(tasks, horizon, True)
+    if stage.kind == "train":
+        rounds = config["rounds"] + config["synthetic"]["rounds"]
+        steps = rounds * config["iterations"]
+        compared = 1 + 1.2 / max(1, config["compare_every"])
+        tasks = config["rounds"] * config["tasks"] * compared + 5 * config["final_tasks"]
+        return _learning(config["batches"], steps) + _rolling(tasks, horizon, True)
+    if stage.kind == "attack":
+        return _rolling(config["tasks"] * (config["rounds"] + 1), horizon, bool(stage.inputs))
+    return _rolling(config["tasks"], horizon, "victim" in stage.inputs)
+
+
+def _learning(batches: dict[str, Any], steps: float) -> float:
+    share = 1 / float(batches["long_every"])
+
+    def tokens(size: str) -> float:
+        length = float(batches[f"{size}_length"])
+        return float(batches[f"{size}_batch"]) * length * (1 + length / 250)
+
+    return LEARN * float(steps) * (share * tokens("long") + (1 - share) * tokens("short"))
+
+
+def _rolling(tasks: float, horizon: int, model: bool) -> float:
+    if model:
+        return ROLL_MODEL * tasks * horizon * (0.3 + 0.7 * horizon / 500)
+    return ROLL_OTHER * tasks * horizon
+
+
+def _witness(kind: str, store: Store | None) -> float | None:
+    """Seconds per unit of finished stages of this kind, if there are any in the store."""
+    if store is None:
+        return None
+    return _finished(str(store.root)).get(kind)
+
+
+@cache
+def _finished(root: str) -> dict[str, float]:
+    store = Store(root)
+    spent: dict[str, float] = {}
+    units: dict[str, float] = {}
+    for name in store.names():
+        artifact = store.get(name)
+        if artifact is None or artifact.manifest.get("shipped"):
+            continue
+        inputs = artifact.manifest["inputs"]
+        stage = Stage(
+            artifact.manifest["kind"], "", artifact.manifest["config"],
+            dict.fromkeys(inputs, Stage("pretrain", "", {})),
+        )  # fmt: skip
+        spent[stage.kind] = spent.get(stage.kind, 0.0) + max(0.0, artifact.seconds - OVERHEAD)
+        units[stage.kind] = units.get(stage.kind, 0.0) + work(stage)
+    return {kind: spent[kind] / units[kind] for kind in spent if units[kind] > 0}
+
+
+@cache
+def machine_factor() -> float:
+    """How much slower than that machine this one is (below 1: faster)."""
+    from mithridate.config import ModelConfig
+    from mithridate.envs import make_env
+    from mithridate.model.in_context import InContextModel
+    from mithridate.rng import Rng
+
+    env = make_env("bandit")
+    model = InContextModel(ModelConfig(), env.spec)
+    model.initialise(Rng(0).torch_generator())
+    tasks = env.sample_tasks(64, Rng(0))
+    contexts = env.sample_contexts(tasks, 128, Rng(1))
+    times = []
+    for _ in range(4):
+        begun = time.perf_counter()
+        model.loss(contexts).backward()  # type: ignore[no-untyped-call]
+        times.append(time.perf_counter() - begun)
+    expected = LEARN * 64 * 128 * (1 + 128 / 250)
+    return min(times[1:]) / expected
+
+
+def readable(duration: float) -> str:
+    if duration < 90:
+        return f"{duration:.0f} s"
+    if duration < 5400:
+        return f"{duration / 60:.0f} min"
+    return f"{duration / 3600:.1f} h"

@@ -1,0 +1,209 @@
+"""Stages: what a recipe is made of. Each is a function of its configuration and its inputs.
+
+A stage's name is `<kind>-<key>`, where the key is a hash of the kind, the version of its code, the
+resolved configuration and the keys of its inputs. It says nothing of paths, hosts, executors or
+threads beyond those its configuration fixes, so the same stage has the same name everywhere.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import shutil
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Any, Literal
+
+from mithridate.agents.resolve import Victim
+from mithridate.config import (
+    AdversarialConfig,
+    AttackConfig,
+    EvaluateConfig,
+    PretrainConfig,
+    parse,
+)
+from mithridate.envs import env_of
+from mithridate.evaluation.columns import Column
+from mithridate.evaluation.crossplay import evaluate_cell
+from mithridate.experiments.store import OUT, Artifact, Store
+from mithridate.files import write_atomic
+from mithridate.model.weights import find, load_model, tensors_sha256, zoo_names
+from mithridate.registry import ATTACKERS
+from mithridate.training.adversarial import train_adversarially
+from mithridate.training.attack import LearnedAttack, attack
+from mithridate.training.pretrain import pretrain
+
+VERSIONS = {"pretrain": 1, "train": 1, "attack": 1, "evaluate": 1}
+"""Raised when a change of the code changes a stage's results."""
+
+Outcome = Literal["done", "computed", "busy"]
+
+
+@dataclass(frozen=True)
+class Stage:
+    kind: str
+    label: str
+    """For people; not part of the identity."""
+    config: dict[str, Any]
+    """Resolved, as JSON. Where an input belongs it has a placeholder."""
+    inputs: dict[str, Stage] = field(default_factory=dict)
+    """By role."""
+
+    @cached_property
+    def name(self) -> str:
+        return f"{self.kind}-{self.key}"
+
+    @cached_property
+    def key(self) -> str:
+        content = {
+            "kind": self.kind, "version": VERSIONS[self.kind], "config": self.config,
+            "inputs": {role: stage.key for role, stage in self.inputs.items()},
+        }  # fmt: skip
+        text = json.dumps(content, sort_keys=True)
+        return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+    @property
+    def threads(self) -> int:
+        return int(self.config["threads"])
+
+    def all(self) -> Iterator[Stage]:
+        """Inputs first, then itself."""
+        for stage in self.inputs.values():
+            yield from stage.all()
+        yield self
+
+    def describe(self) -> dict[str, Any]:
+        return {
+            "name": self.name, "kind": self.kind, "label": self.label,
+            "version": VERSIONS[self.kind], "config": self.config,
+            "inputs": {role: stage.name for role, stage in self.inputs.items()},
+        }  # fmt: skip
+
+
+def in_order(targets: list[Stage]) -> list[Stage]:
+    """All stages that the targets need, each once, inputs before what needs them."""
+    found: dict[str, Stage] = {}
+    for target in targets:
+        for stage in target.all():
+            found.setdefault(stage.name, stage)
+    return list(found.values())
+
+
+def perform(stage: Stage, store: Store, *, shipped: bool = False) -> Outcome:
+    """Compute a stage whose inputs are done, unless it is done or somebody else is at it."""
+    if store.get(stage.name) is not None:
+        return "done"
+    with store.claim(stage.name) as mine:
+        if not mine:
+            return "busy"
+        if store.get(stage.name) is not None:
+            return "done"
+        inputs = {role: _needed(store, part) for role, part in stage.inputs.items()}
+        begun = time.monotonic()
+        work = store.work(stage.name)
+        description = stage.describe()
+        if shipped and _copy_shipped(stage, work, inputs):
+            description["shipped"] = True
+        else:
+            RUNNERS[stage.kind](stage, work, inputs)
+        store.publish(stage.name, description, time.monotonic() - begun)
+    return "computed"
+
+
+def _needed(store: Store, stage: Stage) -> Artifact:
+    found = store.get(stage.name)
+    if found is None:
+        raise LookupError(f"{stage.label} is needed but not done")
+    return found
+
+
+# One runner for each kind ------------------------------------------------------------------------
+
+
+def _pretrain(stage: Stage, work: Path, inputs: dict[str, Artifact]) -> None:
+    pretrain(parse(PretrainConfig, stage.config), work / "run")
+    _keep(work, "model.safetensors", "model.json", "log.jsonl")
+
+
+def _train(stage: Stage, work: Path, inputs: dict[str, Artifact]) -> None:
+    start = str(inputs["start"].path / "model.safetensors")
+    train_adversarially(parse(AdversarialConfig, {**stage.config, "start": start}), work / "run")
+    _keep(work, "model.safetensors", "model.json", "log.jsonl")
+
+
+def _attack(stage: Stage, work: Path, inputs: dict[str, Artifact]) -> None:
+    config = dict(stage.config)
+    if "target" in inputs:
+        config["target"] = str(inputs["target"].path / "model.safetensors")
+    attack(parse(AttackConfig, config), work / "run")
+    _keep(work, "attackers.safetensors", "log.jsonl")
+
+
+def _evaluate(stage: Stage, work: Path, inputs: dict[str, Artifact]) -> None:
+    cell = stage.config["cell"]
+    rest = {k: v for k, v in stage.config.items() if k != "cell"}
+    config = parse(EvaluateConfig, {**rest, "attackers": [cell["attacker"]]})
+    source = cell["victim"]
+    if "victim" in inputs:
+        source = str(inputs["victim"].path / "model.safetensors")
+    victim = Victim(cell["label"], [source])
+    if "attack" in inputs:
+        learned = LearnedAttack(inputs["attack"].path)
+        column = Column(learned.config.attacker, target=cell["target"], learned=(learned,))
+    elif cell["attacker"] == "none":
+        column = Column("none")
+    else:
+        attacker = ATTACKERS.create(cell["attacker"], budget=config.budget)
+        column = Column(cell["attacker"], static=attacker)
+    record, curve = evaluate_cell(config, env_of(config.env), victim, column, cell["replication"])
+    line = {**record.to_json(), "config_hash": stage.key}
+    write_atomic(work / OUT / "records.jsonl", json.dumps(line) + "\n")
+    every = max(1, len(curve.mean) // 100)
+    points = {
+        "step": list(range(every, len(curve.mean) + 1, every)),
+        "mean": [round(x, 4) for x in curve.mean[every - 1 :: every].tolist()],
+    }
+    write_atomic(work / OUT / "curve.json", json.dumps(points) + "\n")
+
+
+RUNNERS: dict[str, Callable[[Stage, Path, dict[str, Artifact]], None]] = {
+    "pretrain": _pretrain, "train": _train, "attack": _attack, "evaluate": _evaluate,
+}  # fmt: skip
+
+
+def _keep(work: Path, *names: str) -> None:
+    """What is kept of a finished run."""
+    for name in names:
+        shutil.copyfile(work / "run" / name, work / OUT / name)
+
+
+# Shipped models in the place of trainings ------------------------------------------------------
+
+
+def _copy_shipped(stage: Stage, work: Path, inputs: dict[str, Artifact]) -> bool:
+    """If a shipped model is what this training would give, take it: the same configuration and,
+    for adversarial training, the same weights to start from."""
+    if stage.kind not in ("pretrain", "train"):
+        return False
+    for name in zoo_names():
+        card = load_model(name)[1]
+        training = dict(card["training"])
+        if stage.kind == "train":
+            digest = training.pop("start_sha256", None)
+            training.pop("start", None)
+            start = load_model(inputs["start"].path / "model.safetensors")[0]
+            if digest != tensors_sha256(start.state_dict()):
+                continue
+        wanted = {k: v for k, v in stage.config.items() if k not in ("start", "start_sha256")}
+        if training == wanted:
+            path = find(name)
+            shutil.copyfile(path, work / OUT / "model.safetensors")
+            shutil.copyfile(path.with_suffix(".json"), work / OUT / "model.json")
+            log = path.with_suffix(".log.jsonl")
+            if log.exists():
+                shutil.copyfile(log, work / OUT / "log.jsonl")
+            return True
+    return False

@@ -1,0 +1,51 @@
+"""The report: one HTML file that needs nothing else, made from a store and nothing else."""
+
+from __future__ import annotations
+
+import json
+from importlib.metadata import version
+from pathlib import Path
+
+from jinja2 import Environment, PackageLoader, StrictUndefined
+from markupsafe import Markup
+
+from mithridate.experiments.estimate import readable
+from mithridate.experiments.store import Store
+from mithridate.report.summary import CellView, summarise
+from mithridate.report.svg import line_chart
+
+
+def render(store: Store, *, live: bool = False) -> str:
+    """The page. `live`: it asks now and then whether it has changed, and reloads itself."""
+    environment = Environment(
+        loader=PackageLoader("mithridate.report", "templates"), autoescape=True,
+        undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True,
+    )  # fmt: skip
+    environment.filters["number"] = lambda x: "–" if x is None else f"{x:.1f}"
+    environment.filters["signed"] = lambda x: "–" if x is None else f"{x:+.1f}"
+    environment.filters["readable"] = readable
+    environment.filters["pretty_json"] = lambda x: json.dumps(x, indent=1)
+    environment.globals["chart"] = lambda view, name: Markup(line_chart(view, name))
+    environment.globals["column_title"] = column_title
+    environment.globals["cell_style"] = cell_style
+    template = environment.get_template("report.html.j2")
+    return template.render(sections=summarise(store), live=live, version=version("mithridate"))
+
+
+def column_title(column: str) -> str:
+    return {"none": "clean", "uniform": "uniform random"}.get(column, column.replace("_", " "))
+
+
+def cell_style(cell: CellView) -> str:
+    """How much orange: 5 % … 50 %, as in the paper."""
+    return f"--share:{5 + 45 * cell.share:.0f}%"
+
+
+def write_report(store: Store, path: Path) -> list[Path]:
+    """The page, and beside it a folder with the tables (CSV, LaTeX) and figures (PDF, PNG)."""
+    from mithridate.files import make_directory, write_atomic
+    from mithridate.report.exports import export
+
+    make_directory(path.parent)
+    write_atomic(path, render(store))
+    return [path, *export(store, path.with_name(f"{path.stem}_files"))]

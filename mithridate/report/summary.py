@@ -1,0 +1,253 @@
+"""What a report says, as plain data: a pure function of the store."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from mithridate.config import EnvConfig, EvaluateConfig, parse
+from mithridate.envs import env_of
+from mithridate.evaluation.checks import (
+    Cells,
+    Flag,
+    best_other,
+    column_of,
+    flags,
+    paired_difference,
+)
+from mithridate.experiments.recipes import RECIPES, Recipe
+from mithridate.experiments.store import Artifact, Store
+from mithridate.report.paper import colour_range, paper_value
+from mithridate.types import Metric
+
+Verdict = Literal["agrees", "better", "worse"]
+
+
+@dataclass(frozen=True)
+class CellView:
+    """One cell of a table."""
+
+    victim: str
+    column: str
+    mean: float | None
+    ci95: float | None
+    paper: tuple[float, float] | None
+    share: float
+    """Of orange, 0 … 1; the more the better."""
+    verdict: Verdict | None
+    replications: int
+
+    @property
+    def difference(self) -> float | None:
+        return None if self.mean is None or self.paper is None else self.mean - self.paper[0]
+
+
+@dataclass(frozen=True)
+class TableView:
+    eps: float
+    columns: list[str]
+    rows: list[tuple[str, list[CellView]]]
+    worst: dict[str, tuple[str, float] | None]
+    paired: list[tuple[str, str, str, float, float | None]]
+    """Column, victim, best other, difference, interval."""
+    flags: list[Flag]
+
+    def cells(self) -> list[CellView]:
+        return [cell for _, row in self.rows for cell in row]
+
+
+@dataclass(frozen=True)
+class CurveView:
+    title: str
+    xlabel: str
+    ylabel: str
+    lines: dict[str, list[tuple[float, float]]]
+
+
+@dataclass(frozen=True)
+class SectionView:
+    """One recipe as it stands in the store."""
+
+    recipe: Recipe
+    preset: str
+    replications: int
+    seed: int
+    done: int
+    total: int
+    seconds: float
+    metric: Metric
+    tables: list[TableView]
+    curves: list[CurveView]
+    stages: list[dict[str, Any]]
+    records: list[dict[str, Any]] = field(default_factory=list)
+
+    @property
+    def name(self) -> str:
+        return f"{self.recipe.name}-{self.preset}"
+
+    def verdicts(self) -> dict[str, int]:
+        counts = {"agrees": 0, "better": 0, "worse": 0}
+        for table in self.tables:
+            for cell in table.cells():
+                if cell.verdict is not None:
+                    counts[cell.verdict] += 1
+        return counts
+
+
+def summarise(store: Store) -> list[SectionView]:
+    """A section for every recipe that was asked for, finished or not."""
+    found = []
+    for graph in store.graphs().values():
+        recipe = RECIPES.get(graph.get("recipe", ""))
+        if recipe is not None:
+            found.append(_section(store, recipe, graph))
+    return found
+
+
+def _section(store: Store, recipe: Recipe, graph: dict[str, Any]) -> SectionView:
+    described = {stage["name"]: stage for stage in graph["stages"]}
+    artifacts = {name: a for name in described if (a := store.get(name)) is not None}
+    cells = [artifacts[name] for name in graph["cells"] if name in artifacts]
+    records = [record for artifact in cells for record in artifact.records()]
+    env_json = next(s["config"]["env"] for s in described.values())
+    env = parse(EvaluateConfig, {"env": env_json}).env
+    metric = env_of(env).spec.metric
+    stages = [
+        {**stage, "seconds": artifacts[name].seconds if name in artifacts else None,
+         "shipped": bool(name in artifacts and artifacts[name].manifest.get("shipped"))}
+        for name, stage in described.items()
+    ]  # fmt: skip
+    tables = [_table(recipe, env, metric, eps, records, described, graph) for eps in recipe.levels]
+    return SectionView(
+        recipe=recipe, preset=graph["preset"], replications=graph["replications"],
+        seed=graph["seed"], done=len(artifacts), total=len(described),
+        seconds=sum(a.seconds for a in artifacts.values()), metric=metric, tables=tables,
+        curves=_curves(recipe, metric, cells, artifacts, graph), stages=stages, records=records,
+    )  # fmt: skip
+
+
+def _table(
+    recipe: Recipe,
+    env: EnvConfig,
+    metric: Metric,
+    eps: float,
+    records: Sequence[dict[str, Any]],
+    described: dict[str, Any],
+    graph: dict[str, Any],
+) -> TableView:
+    clean_or_level = [r for r in records if r["attacker"] == "none" or r["eps"] == eps]
+    cells = Cells(clean_or_level, metric.better)
+    columns = [*recipe.static, *(f"learned({target})" for target in recipe.targets)]
+    # The order of the paper: learned attackers, random, structured, clean.
+    order = sorted(
+        columns, key=lambda c: (c == "none", not c.startswith("learned"), c != "uniform")
+    )
+    rows = [
+        (row.label, [_cell(env, cells, row.label, column, eps, recipe.budget) for column in order])
+        for row in recipe.rows
+    ]
+    first, oracle = recipe.rows[0].label, [r.label for r in recipe.rows if "oracle" in r.agent]
+    paired = []
+    for column in order:
+        other = best_other(cells, first, column, leave_out=oracle)
+        difference = paired_difference(cells, first, other, column) if other else None
+        if other and difference:
+            ci95 = None if math.isnan(difference[1]) else difference[1]
+            paired.append((column, first, other, difference[0], ci95))
+    return TableView(
+        eps, order, rows, {row.label: cells.worst(row.label) for row in recipe.rows}, paired,
+        flags(cells),
+    )  # fmt: skip
+
+
+def _cell(
+    env: EnvConfig, cells: Cells, victim: str, column: str, eps: float, budget: float
+) -> CellView:
+    found = cells.cell(victim, column)
+    paper = paper_value(env, victim, column, eps=eps, budget=budget)
+    if found is None:
+        return CellView(victim, column, None, None, paper, 0.0, None, 0)
+    mean, ci95 = found
+    return CellView(
+        victim, column, mean, None if math.isnan(ci95) else ci95, paper,
+        _share(env.name, column, mean), _verdict(cells, found, paper),
+        len(cells.means(victim, column)),
+    )  # fmt: skip
+
+
+def _share(environment: str, column: str, value: float) -> float:
+    scale = colour_range(environment, column)
+    if scale is None:
+        return 0.0
+    low, high = scale
+    return min(1.0, max(0.0, 1 - (value - low) / (high - low)))
+
+
+def _verdict(
+    cells: Cells, ours: tuple[float, float], paper: tuple[float, float] | None
+) -> Verdict | None:
+    """Agrees if within both intervals or 10 %; otherwise better or worse for the victim."""
+    if paper is None:
+        return None
+    margin = max((0.0 if math.isnan(ours[1]) else ours[1]) + paper[1], 0.1 * abs(paper[0]))
+    if abs(ours[0] - paper[0]) <= margin:
+        return "agrees"
+    return "worse" if cells.worse(ours[0], paper[0]) else "better"
+
+
+def _curves(
+    recipe: Recipe,
+    metric: Metric,
+    cells: Sequence[Artifact],
+    artifacts: dict[str, Artifact],
+    graph: dict[str, Any],
+) -> list[CurveView]:
+    found = []
+    trainings = [artifacts[name] for name in graph["trainings"] if name in artifacts]
+    lines = _training_lines(trainings)
+    if lines:
+        found.append(CurveView("Per round of adversarial training", "round", metric.name, lines))
+    by_column: dict[str, dict[str, list[list[tuple[float, float]]]]] = {}
+    for artifact in cells:
+        record = artifact.records()[0]
+        points = json.loads((artifact.path / "curve.json").read_text())
+        line = list(zip(points["step"], points["mean"], strict=True))
+        by_column.setdefault(column_of(record), {}).setdefault(record["agent"], []).append(line)
+    for column, victims in by_column.items():
+        name = "no attack" if column == "none" else column
+        title = f"{metric.name} over time: {name}"
+        averaged = {victim: _average(lines) for victim, lines in victims.items()}
+        found.append(CurveView(title, "step", metric.name, averaged))
+    return found
+
+
+TRAINING_LINES = {
+    "score_0_gaussian": "AT-DPT", "frozen_0_gaussian": "DPT (frozen)", "ts_0_gaussian": "TS",
+    "score_1_none": "AT-DPT, clean tasks",
+}  # fmt: skip
+
+
+def _training_lines(trainings: Sequence[Artifact]) -> dict[str, list[tuple[float, float]]]:
+    lines: dict[str, list[list[tuple[float, float]]]] = {}
+    for artifact in trainings:
+        path = artifact.path / "log.jsonl"
+        if not path.exists():
+            continue
+        log = [json.loads(line) for line in path.read_text().splitlines()]
+        for key, label in TRAINING_LINES.items():
+            points = [(float(line["step"]), float(line[key])) for line in log if key in line]
+            if points:
+                lines.setdefault(label, []).append(points)
+    return {label: _average(found) for label, found in lines.items()}
+
+
+def _average(lines: Sequence[Sequence[tuple[float, float]]]) -> list[tuple[float, float]]:
+    """Point by point, over the replications that have the point."""
+    values: dict[float, list[float]] = {}
+    for line in lines:
+        for x, y in line:
+            values.setdefault(x, []).append(y)
+    return [(x, sum(ys) / len(ys)) for x, ys in sorted(values.items())]

@@ -1,0 +1,222 @@
+"""Recipes, the graph, and reproduce: nothing twice, nothing lost, the same records everywhere."""
+
+import json
+import random
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+
+from mithridate.errors import UserError
+from mithridate.experiments.estimate import seconds
+from mithridate.experiments.executors import run_graph
+from mithridate.experiments.recipes import RECIPES, plan
+from mithridate.experiments.stages import in_order, perform
+from mithridate.experiments.store import Store
+
+MAIN = RECIPES["bandit_main"]
+ARGUMENTS = ("bandit_main", "--preset", "smoke", "--replications", "1")
+
+
+def without_time(records):
+    return sorted(
+        ({k: v for k, v in r.items() if k != "seconds"} for r in records),
+        key=lambda r: json.dumps(r, sort_keys=True),
+    )
+
+
+def records_of(root):
+    store = Store(root)
+    return without_time(r for name in store.names() for r in store.get(name).records())
+
+
+@pytest.fixture(scope="session")
+def finished(tmp_path_factory):
+    """A store in which the smoke recipe was run to its end, in this process."""
+    store = Store.open(tmp_path_factory.mktemp("finished") / "store")
+    planned = plan(MAIN, "smoke", 1)
+    store.remember(planned.name, planned.describe())
+    run_graph(planned.stages(), store)
+    return store
+
+
+# Recipes ------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", RECIPES)
+@pytest.mark.parametrize("preset", ["smoke", "laptop", "paper"])
+def test_every_recipe_can_be_planned(name, preset):
+    planned = plan(RECIPES[name], preset)
+    stages = planned.stages()
+    seen = set()
+    for stage in stages:
+        assert all(part.name in seen for part in stage.inputs.values()), "inputs come first"
+        seen.add(stage.name)
+    assert len(seen) == len(stages)
+    assert seconds(stages, None) > 0
+
+
+def test_the_main_recipe_is_the_papers_table():
+    planned = plan(MAIN, "laptop")
+    kinds = [stage.kind for stage in planned.stages()]
+    assert {k: kinds.count(k) for k in set(kinds)} == {
+        "pretrain": 3, "train": 3, "attack": 18, "evaluate": 7 * 11 * 3,
+    }  # fmt: skip
+    for cell in planned.cells:
+        if "attack" in cell.inputs:
+            replication = cell.config["cell"]["replication"]
+            assert cell.inputs["attack"].config["seed"] == (replication + 1) % 3, "crossed"
+
+
+def test_a_changed_learning_rate_changes_exactly_the_stages_below_it():
+    before = {s.label: s for s in plan(MAIN, "smoke").stages()}
+    sets = ["pretrain.optimiser.learning_rate=0.001"]
+    after = {s.label: s for s in plan(MAIN, "smoke", sets=sets).stages()}
+    assert before.keys() == after.keys()
+    for label, stage in before.items():
+        below = any(s.kind == "pretrain" for s in in_order([stage]))
+        assert (stage.name != after[label].name) == below, label
+
+
+@pytest.mark.parametrize("text", ["steps=3", "pretran.steps=3", "pretrain.stepz=3"])
+def test_a_wrong_setting_is_refused(text):
+    with pytest.raises(UserError, match="begin with the stage|unknown key"):
+        plan(MAIN, "smoke", sets=[text])
+
+
+# Running ----------------------------------------------------------------------------------------
+
+
+def test_a_second_run_computes_nothing(finished):
+    stages = plan(MAIN, "smoke", 1).stages()
+    assert all(perform(stage, finished) == "done" for stage in stages)
+
+
+def test_records_are_complete_and_honest(finished):
+    records = records_of(finished.root)
+    assert len(records) == 7 * 11
+    assert all(r["norm"] <= r["budget"] * (1 + 1e-6) for r in records)
+    targets = {r["target"] for r in records if r["attacker"] == "gaussian"}
+    assert targets == set(MAIN.targets)
+
+
+def test_pandas_can_read_the_records_directly(finished):
+    pandas = pytest.importorskip("pandas")
+    path = next(finished.root.glob("artifacts/evaluate-*/records.jsonl"))
+    assert pandas.read_json(path, lines=True).loc[0, "environment"] == "bandit"
+
+
+def test_a_damaged_artifact_is_recomputed_with_the_same_result(finished, tmp_path):
+    name = next(n for n in finished.names() if n.startswith("evaluate"))
+    path = finished.root / "artifacts" / name / "records.jsonl"
+    before = json.loads(path.read_text())
+    path.write_text(path.read_text().replace("0", "1", 1))
+    store = Store(finished.root)
+    assert store.get(name) is None
+    run_graph(plan(MAIN, "smoke", 1).stages(), store)
+    assert without_time(store.get(name).records()) == without_time([before])
+
+
+def reproduce(store, *more, **environment):
+    import os
+
+    return subprocess.Popen(
+        [sys.executable, "-m", "mithridate", "reproduce", *ARGUMENTS, "--store", str(store), *more],
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+        env={**os.environ, "MITHRIDATE_CLAIM_SECONDS": "2", **environment},
+    )  # fmt: skip
+
+
+def artifacts(store):
+    path = store / "artifacts"
+    return len(list(path.iterdir())) if path.exists() else 0
+
+
+def finish(process):
+    out, err = process.communicate(timeout=240)
+    assert process.returncode == 0, err.decode()
+    return out.decode()
+
+
+def test_killed_five_times_and_finished_has_the_same_records(finished, tmp_path):
+    store, moments, killed = tmp_path / "store", random.Random(0), 0
+    for target in (0, 3, 12, 30, 55):
+        process = reproduce(store)
+        while process.poll() is None and artifacts(store) < target:
+            time.sleep(0.01)
+        time.sleep(moments.random() * 0.5 + (2.0 if target == 0 else 0.0))
+        process.kill()
+        killed += process.wait() == -signal.SIGKILL
+        process.communicate()
+    assert killed == 5
+    finish(reproduce(store))
+    assert records_of(store) == records_of(finished.root)
+
+
+def test_two_at_once_compute_nothing_twice(finished, tmp_path):
+    store = tmp_path / "store"
+    first, second = reproduce(store, "--json"), reproduce(store, "--json")
+    computed = [json.loads(finish(p))["computed"] for p in (first, second)]
+    assert not set(computed[0]) & set(computed[1])
+    assert len(computed[0]) + len(computed[1]) == len(plan(MAIN, "smoke", 1).stages())
+    assert records_of(store) == records_of(finished.root)
+
+
+def test_local_processes_give_the_same_records(finished, tmp_path):
+    finish(reproduce(tmp_path / "store", "--executor", "processes", "--workers", "2"))
+    assert records_of(tmp_path / "store") == records_of(finished.root)
+
+
+# The command ------------------------------------------------------------------------------------
+
+
+def test_list_and_dry_run(command, tmp_path, finished):
+    code, stdout, _ = command("reproduce", "--list")
+    assert code == 0 and "bandit_main" in stdout and "bandit_training" in stdout
+    store = tmp_path / "store"
+    code, stdout, _ = command("reproduce", *ARGUMENTS, "--store", store, "--dry-run")
+    assert code == 0 and "to do" in stdout and not store.exists()
+    code, stdout, _ = command("reproduce", *ARGUMENTS, "--store", finished.root, "--dry-run")
+    assert " 0 to do" in stdout
+
+
+def test_store_commands(command, finished, tmp_path):
+    code, stdout, _ = command("store", "ls", "--store", finished.root)
+    assert code == 0 and "train AT-DPT #1" in stdout
+    code, stdout, _ = command("store", "verify", "--store", finished.root)
+    assert (code, " 0 damaged" in stdout) == (0, True)
+    code, stdout, _ = command("store", "gc", "--store", finished.root, "--dry-run")
+    assert code == 0
+    code, _, stderr = command("store", "ls", "--store", tmp_path / "none")
+    assert code == 2 and "there is no store" in stderr and stderr.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["reproduce"], "which recipe"),
+        (["reproduce", "bandit_mian"], "did you mean 'bandit_main'?"),
+        (["reproduce", "bandit_main", "--preset", "smok"], "did you mean 'smoke'?"),
+        (["reproduce", "bandit_main", "--executor", "slurm"], "unknown executor"),
+        (["reproduce", "bandit_main", "--replications", "0"], "at least 1"),
+        (["reproduce", "bandit_main", "--set", "steps=1"], "begin with the stage"),
+        (["report", "--store", "nowhere"], "there is no store in nowhere"),
+    ],
+)
+def test_bad_input(arguments, message, command, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    code, stdout, stderr = command(*arguments)
+    assert (code, stdout) == (2, "")
+    assert message in stderr and stderr.count("\n") == 1
+    assert not list(tmp_path.iterdir())
+
+
+def test_shipped_models_stand_in_only_for_the_same_training(tmp_path):
+    stages = plan(MAIN, "laptop", 1).stages()
+    shipped = next(s for s in stages if s.kind == "pretrain")
+    store = Store.open(tmp_path / "store")
+    assert perform(shipped, store, shipped=True) == "computed"
+    artifact = store.get(shipped.name)
+    assert artifact.manifest["shipped"] and artifact.seconds < 60

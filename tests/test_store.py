@@ -1,0 +1,145 @@
+"""The store: artifacts appear whole or not at all, claims exclude and expire, damage is found."""
+
+import json
+import multiprocessing
+import os
+import threading
+import time
+
+import pytest
+
+from mithridate.errors import UserError
+from mithridate.experiments.store import OUT, Store
+
+
+@pytest.fixture
+def store(tmp_path) -> Store:
+    return Store.open(tmp_path / "store")
+
+
+def put(store, name="evaluate-1", text="hello"):
+    (store.work(name) / OUT / "records.jsonl").write_text(json.dumps({"x": text}) + "\n")
+    return store.publish(name, {"kind": "evaluate", "config": {}, "inputs": {}}, 1.0)
+
+
+def test_an_artifact_is_what_was_put_in(store):
+    assert store.get("evaluate-1") is None
+    artifact = put(store)
+    assert artifact.records() == [{"x": "hello"}]
+    assert Store(store.root).get("evaluate-1").manifest["seconds"] == 1.0
+    assert store.names() == ["evaluate-1"]
+    assert not (store.root / "work" / "evaluate-1").exists()
+
+
+@pytest.mark.parametrize("damage", ["flip", "truncate", "delete", "manifest"])
+def test_damage_is_found_and_never_used(store, damage):
+    path = put(store).path
+    file = path / "records.jsonl"
+    if damage == "flip":
+        data = bytearray(file.read_bytes())
+        data[3] ^= 1
+        file.write_bytes(bytes(data))
+    elif damage == "truncate":
+        file.write_bytes(file.read_bytes()[:-1])
+    elif damage == "delete":
+        file.unlink()
+    else:
+        (path / "manifest.json").write_text("{")
+    fresh = Store(store.root)
+    assert fresh.get("evaluate-1") is None
+    assert not path.exists() and len(list((store.root / "damaged").iterdir())) == 1
+    assert put(fresh).records() == [{"x": "hello"}]
+
+
+def test_verify_names_what_is_damaged(store):
+    put(store, "evaluate-1")
+    bad = put(store, "evaluate-2").path / "records.jsonl"
+    bad.write_text("x")
+    problems = Store(store.root).verify()
+    assert problems == {"evaluate-2": "records.jsonl has the wrong size"}
+    assert Store(store.root).verify() == {}
+
+
+def test_a_claim_excludes_others_and_ends(store):
+    other = Store(store.root)
+    with store.claim("a-1") as mine:
+        assert mine
+        with other.claim("a-1") as theirs:
+            assert not theirs
+        assert other.claimed("a-1")
+        with other.claim("a-2") as another:
+            assert another
+    assert not other.claimed("a-1")
+    with other.claim("a-1") as theirs:
+        assert theirs
+
+
+def test_a_living_claim_is_kept_and_a_dead_one_expires(tmp_path):
+    store = Store(Store.open(tmp_path / "store").root, claim_seconds=0.6)
+    with store.claim("a-1"):
+        time.sleep(1.0)  # longer than a claim lasts without being touched
+        with Store(store.root, claim_seconds=0.6).claim("a-1") as theirs:
+            assert not theirs
+    path = store.root / "claims" / "a-1.0"
+    path.write_text("dead\n")
+    os.utime(path, (time.time() - 10, time.time() - 10))
+    with store.claim("a-1") as mine:
+        assert mine
+
+
+def contend(root, results):
+    store = Store(root, claim_seconds=30)
+    for i in range(20):
+        with store.claim(f"a-{i}") as mine:
+            if mine and store.get(f"a-{i}") is None:
+                put(store, f"a-{i}", str(os.getpid()))
+                results.append(i)
+
+
+def test_of_many_processes_one_computes(store):
+    context = multiprocessing.get_context("fork")
+    with context.Manager() as manager:
+        results = manager.list()
+        processes = [context.Process(target=contend, args=(store.root, results)) for _ in range(4)]
+        for process in processes:
+            process.start()
+        for process in processes:
+            process.join()
+        assert sorted(results) == list(range(20)), "each exactly once"
+    assert len(store.names()) == 20
+
+
+def test_only_one_taker_of_a_dead_claim(store):
+    for number in range(20):
+        dead = store.root / "claims" / f"a-1.{number}"
+        dead.write_text("dead\n")
+        os.utime(dead, (0, 0))
+        winners = []
+
+        def take(winners=winners):
+            if path := Store(store.root)._take("a-1"):
+                winners.append(path)
+
+        threads = [threading.Thread(target=take) for _ in range(8)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert [path.name for path in winners] == [f"a-1.{number + 1}"]
+
+
+def test_garbage_is_what_nobody_asked_for(store):
+    put(store, "evaluate-1")
+    put(store, "evaluate-2")
+    store.work("train-3")
+    store.remember("r", {"stages": [{"name": "evaluate-1"}, {"name": "train-3"}]})
+    assert [p.name for p in store.garbage()] == ["evaluate-2"], "unfinished work is kept"
+    store.collect()
+    assert store.names() == ["evaluate-1"]
+
+
+def test_a_place_that_is_no_store_is_left_alone(tmp_path):
+    (tmp_path / "notes.txt").write_text("mine")
+    with pytest.raises(UserError, match="is not a store"):
+        Store.open(tmp_path)
+    assert os.listdir(tmp_path) == ["notes.txt"]
