@@ -53,3 +53,17 @@ def command(capsys):
         return code, captured.out, captured.err
 
     return run
+
+
+@pytest.fixture(scope="session")
+def finished(tmp_path_factory):
+    """A store in which the smoke recipe was run to its end, in this process."""
+    from mithridate.experiments.executors import run_graph
+    from mithridate.experiments.recipes import RECIPES, plan
+    from mithridate.experiments.store import Store
+
+    store = Store.open(tmp_path_factory.mktemp("finished") / "store")
+    planned = plan(RECIPES["bandit_main"], "smoke", 1)
+    store.remember(planned.name, planned.describe())
+    run_graph(planned.stages(), store)
+    return store

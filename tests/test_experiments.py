@@ -32,16 +32,6 @@ def records_of(root):
     return without_time(r for name in store.names() for r in store.get(name).records())
 
 
-@pytest.fixture(scope="session")
-def finished(tmp_path_factory):
-    """A store in which the smoke recipe was run to its end, in this process."""
-    store = Store.open(tmp_path_factory.mktemp("finished") / "store")
-    planned = plan(MAIN, "smoke", 1)
-    store.remember(planned.name, planned.describe())
-    run_graph(planned.stages(), store)
-    return store
-
-
 # Recipes ------------------------------------------------------------------------------------------
 
 

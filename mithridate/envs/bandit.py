@@ -49,6 +49,7 @@ class Bandit:
             "smoke": {
                 "env": {"arms": 3, "horizon": 20},
                 "model": {"layers": 2, "heads": 2, "width": 16},
+                "threads": 1,
                 "steps": 60,
                 "optimiser": {"warmup_steps": 5, "learning_rate": 3e-3},
                 "batches": {
@@ -71,7 +72,8 @@ class Bandit:
         },
         "train": {
             "smoke": {
-                "env": {"arms": 3, "horizon": 20}, "tasks": 20, "rounds": 3, "iterations": 5,
+                "env": {"arms": 3, "horizon": 20}, "threads": 1, "tasks": 20, "rounds": 3,
+                "iterations": 5,
                 "synthetic": {"rounds": 2}, "optimiser": {"warmup_steps": 5},
                 "batches": {
                     "long_batch": 16, "long_length": 20, "short_batch": 16, "short_length": 10,
@@ -92,10 +94,10 @@ class Bandit:
             },
         },
         "attack": {
-            "smoke": {"env": {"arms": 3, "horizon": 20}, "tasks": 20, "rounds": 3},
+            "smoke": {"env": {"arms": 3, "horizon": 20}, "threads": 1, "tasks": 20, "rounds": 3},
         },
         "evaluate": {
-            "smoke": {"env": {"arms": 3, "horizon": 20}, "tasks": 20, "rounds": 3},
+            "smoke": {"env": {"arms": 3, "horizon": 20}, "threads": 1, "tasks": 20, "rounds": 3},
             "paper": {"replications": 10},
         },
     }  # fmt: skip

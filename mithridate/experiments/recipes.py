@@ -79,7 +79,7 @@ BANDIT_ROWS = (
     Row("RTS", "rts"),
     Row("UCB1.0", "ucb1"),
     Row("crUCB", "crucb(alpha={eps})"),
-    Row("oracle (knows the attack)", "posterior_oracle"),
+    Row("posterior oracle", "posterior_oracle"),
 )
 STRUCTURED = ("raise_worst", "lower_best", "swap")
 

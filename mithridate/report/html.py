@@ -33,6 +33,8 @@ def render(store: Store, *, live: bool = False) -> str:
 
 
 def column_title(column: str) -> str:
+    if column.startswith("learned("):
+        return f"learned: {column.removeprefix('learned(').removesuffix(')')}"
     return {"none": "clean", "uniform": "uniform random"}.get(column, column.replace("_", " "))
 
 

@@ -37,8 +37,7 @@ def paper_value(
     paper's ('TS', 'learned(TS)').
     """
     table = tables().get(TABLES.get(env.name, ""))
-    default = parse(type(env), {"name": env.name})
-    if table is None or table["setting"].get("B") != budget or env != default:
+    if table is None or table["setting"].get("B") != budget or not is_the_papers(env):
         return None
     target = column.removeprefix("learned(").removesuffix(")") if "learned" in column else None
     wanted = _canonical(
@@ -54,9 +53,14 @@ def paper_value(
     return None
 
 
-def colour_range(environment: str, column: str) -> tuple[float, float] | None:
+def is_the_papers(env: EnvConfig) -> bool:
+    """Whether this is the environment of the paper, not a smaller or larger one."""
+    return env == parse(type(env), {"name": env.name})
+
+
+def colour_range(env: EnvConfig, column: str) -> tuple[float, float] | None:
     """From where to where the paper's orange scale goes, at eps = 0.4; None if it has none."""
-    if environment != "bandit":
+    if env.name != "bandit" or not is_the_papers(env):
         return None
     return {"none": (10.0, 50.0), "uniform": (10.0, 70.0)}.get(column, (40.0, 100.0))
 

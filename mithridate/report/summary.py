@@ -173,17 +173,20 @@ def _cell(
     mean, ci95 = found
     return CellView(
         victim, column, mean, None if math.isnan(ci95) else ci95, paper,
-        _share(env.name, column, mean), _verdict(cells, found, paper),
+        _share(env, cells, column, mean), _verdict(cells, found, paper),
         len(cells.means(victim, column)),
     )  # fmt: skip
 
 
-def _share(environment: str, column: str, value: float) -> float:
-    scale = colour_range(environment, column)
+def _share(env: EnvConfig, cells: Cells, column: str, value: float) -> float:
+    """On the paper's scale, or, for what the paper does not have, on that of the column."""
+    scale = colour_range(env, column)
     if scale is None:
-        return 0.0
+        known = [cell[0] for victim in cells.victims if (cell := cells.cell(victim, column))]
+        scale = (min(known), max(known))
     low, high = scale
-    return min(1.0, max(0.0, 1 - (value - low) / (high - low)))
+    share = 1 - (value - low) / (high - low) if high > low else 1.0
+    return min(1.0, max(0.0, share if cells.better == "lower" else 1 - share))
 
 
 def _verdict(
@@ -217,7 +220,7 @@ def _curves(
         line = list(zip(points["step"], points["mean"], strict=True))
         by_column.setdefault(column_of(record), {}).setdefault(record["agent"], []).append(line)
     for column, victims in by_column.items():
-        name = "no attack" if column == "none" else column
+        name = "no attack" if column == "none" else column.replace("_", " ")
         title = f"{metric.name} over time: {name}"
         averaged = {victim: _average(lines) for victim, lines in victims.items()}
         found.append(CurveView(title, "step", metric.name, averaged))

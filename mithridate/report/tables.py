@@ -7,6 +7,7 @@ import math
 from rich.table import Table
 from rich.text import Text
 
+from mithridate.config import EnvConfig
 from mithridate.evaluation.crossplay import Evaluation
 from mithridate.report.paper import colour_range, paper_value
 
@@ -67,7 +68,7 @@ def matrix_table(evaluation: Evaluation) -> Table:
         cells = []
         for column in evaluation.columns():
             mean, ci95 = evaluation.cell(agent, column)
-            text = Text(interval(mean, ci95, 1), style=_style(first.environment, column, mean))
+            text = Text(interval(mean, ci95, 1), style=_style(evaluation.env, column, mean))
             if paper := _paper(evaluation, agent, column, 1):
                 text.append(f"\n{paper}", style="dim")
             cells.append(text)
@@ -92,10 +93,10 @@ def _paper(evaluation: Evaluation, agent: str, column: str, digits: int) -> str 
     return interval(*value, digits) if value else None
 
 
-def _style(environment: str, column: str, value: float) -> str:
+def _style(env: EnvConfig, column: str, value: float) -> str:
     """Black on orange, mixed with white as in the paper's tables: 50 % at the low end of the
     range, 5 % at its high end."""
-    scale = colour_range(environment, column)
+    scale = colour_range(env, column)
     if scale is None:
         return ""
     low, high = scale

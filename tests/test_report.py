@@ -1,0 +1,218 @@
+"""The report: right numbers, complete files, and a page that works in a real browser."""
+
+import csv
+import json
+import re
+import shutil
+import threading
+import urllib.request
+
+import pytest
+
+from mithridate.evaluation.checks import Cells, flags, paired_difference
+from mithridate.experiments.recipes import RECIPES, plan
+from mithridate.experiments.store import Store
+from mithridate.report.html import render, write_report
+from mithridate.report.summary import summarise
+from mithridate.report.watch import server
+
+
+def record(agent, column, mean, replication=0, **more):
+    target = column[8:-1] if column.startswith("learned(") else None
+    return {
+        "agent": agent, "attacker": "gaussian" if target else column, "target": target,
+        "environment": "bandit", "metric": "cumulative regret", "eps": 0.4, "budget": 3.0,
+        "norm": 2.5, "replication": replication, "mean": mean, "ci95": 1.0, "tasks": 200, **more,
+    }  # fmt: skip
+
+
+# Statistics and flags ------------------------------------------------------------------------
+
+
+def test_paired_differences_use_pairs():
+    """Replications that differ wildly, but in parallel, give a narrow interval."""
+    rows = [record("A", "none", 10.0 * r, r) for r in range(4)]
+    rows += [record("B", "none", 10.0 * r + 2 + 0.1 * (r % 2), r) for r in range(4)]
+    mean, ci95 = paired_difference(Cells(rows, "lower"), "A", "B", "none")
+    assert mean == pytest.approx(-2.05) and ci95 < 0.1
+    assert Cells(rows, "lower").cell("A", "none")[1] > 10
+
+
+def good(agent="A"):
+    values = {"none": 10.0, "uniform": 20.0, "learned(TS)": 30.0}
+    return [record(agent, c, m + 0.1 * r, r) for c, m in values.items() for r in range(3)]
+
+
+def test_nothing_is_flagged_without_reason():
+    assert flags(Cells(good(), "lower")) == []
+
+
+@pytest.mark.parametrize(
+    ("rows", "code"),
+    [
+        ([r for r in good() if r["replication"] < 2], "few-replications"),
+        ([{**r, "tasks": 20} for r in good()], "few-tasks"),
+        ([{**r, "norm": 3.1} for r in good()], "over-budget"),
+        ([{**r, "mean": 5.0} if r["attacker"] == "uniform" else r for r in good()], "poison-helps"),
+        ([{**r, "mean": 90.0} if r["attacker"] == "uniform" else r for r in good()],
+         "random-beats-learned"),
+    ],
+)  # fmt: skip
+def test_what_is_suspicious_is_flagged(rows, code):
+    assert code in {flag.code for flag in flags(Cells(rows, "lower"))}
+
+
+def test_every_flag_is_explained_in_the_documentation():
+    from pathlib import Path
+
+    text = (Path(__file__).parent.parent / "docs" / "experiments.md").read_text()
+    for code in ("few-replications", "few-tasks", "over-budget", "poison-helps",
+                 "random-beats-learned"):  # fmt: skip
+        assert f"`{code}`" in text
+
+
+# The page ----------------------------------------------------------------------------------------
+
+
+def test_an_empty_store_gives_a_useful_page(tmp_path):
+    page = render(Store.open(tmp_path / "store"))
+    assert "no results yet" in page and "mithridate reproduce" in page
+
+
+def test_a_half_finished_store_says_so(finished, tmp_path):
+    shutil.copytree(finished.root, tmp_path / "store")
+    store = Store(tmp_path / "store")
+    removed = [n for n in store.names() if n.startswith("evaluate")][:20]
+    for name in removed:
+        shutil.rmtree(store.root / "artifacts" / name)
+    (section,) = summarise(store)
+    assert section.total - section.done == 20
+    assert "Not finished" in render(store)
+
+
+def test_the_numbers_are_those_of_the_records(finished):
+    (section,) = summarise(finished)
+    records = {
+        (r["agent"], r["attacker"] if r["target"] is None else f"learned({r['target']})"): r["mean"]
+        for name in finished.names()
+        for r in finished.get(name).records()
+    }
+    cells = section.tables[0].cells()
+    assert len(cells) == len(records) == 77
+    for cell in cells:
+        assert cell.mean == pytest.approx(records[cell.victim, cell.column])
+    page = render(finished)
+    for cell in cells:
+        assert f'data-value="{cell.mean}"' in page
+
+
+def test_the_page_needs_no_network(finished):
+    page = render(finished)
+    assert not re.findall(r"""(?:src|href)=["'](?!#|data:)[^"']+""", page)
+    assert "url(" not in page and "@import" not in page
+
+
+def test_files_beside_the_page(finished, tmp_path):
+    written = write_report(finished, tmp_path / "r" / "report.html")
+    names = {path.name for path in written}
+    assert {"report.html", "bandit_main-smoke-eps0.4.csv", "bandit_main-smoke-eps0.4.tex",
+            "bandit_main-smoke.jsonl"} <= names  # fmt: skip
+    folder = tmp_path / "r" / "report_files"
+    rows = list(csv.DictReader((folder / "bandit_main-smoke-eps0.4.csv").open()))
+    assert len(rows) == 77 and {"victim", "attacker", "mean", "paper_mean"} <= rows[0].keys()
+    latex = (folder / "bandit_main-smoke-eps0.4.tex").read_text()
+    assert latex.count(r"\\") == 8 and r"\cellcolor{orange!" in latex and r"raise\_worst" in latex
+    assert len((folder / "bandit_main-smoke.jsonl").read_text().splitlines()) == 77
+    assert any(n.endswith(".pdf") for n in names) and any(n.endswith(".png") for n in names)
+
+
+def test_the_live_page_is_served_here_only_and_follows_the_store(tmp_path):
+    store = Store.open(tmp_path / "store")
+    with server(store) as serving:
+        assert serving.server_address[0] == "127.0.0.1"
+        thread = threading.Thread(target=serving.serve_forever, daemon=True)
+        thread.start()
+        address = f"http://127.0.0.1:{serving.server_port}"
+
+        def get(path):
+            return urllib.request.urlopen(address + path, timeout=10).read().decode()
+
+        assert "no results yet" in get("/")
+        before = get("/version")
+        planned = plan(RECIPES["bandit_main"], "smoke", 1)
+        store.remember(planned.name, planned.describe())
+        assert get("/version") != before
+        assert "Not finished" in get("/") and "setInterval" in get("/")
+        with pytest.raises(urllib.error.HTTPError):
+            get("/etc/passwd")
+        serving.shutdown()
+
+
+# In a browser ------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def browser(tmp_path_factory):
+    webdriver = pytest.importorskip("selenium.webdriver")
+    chromium, driver = shutil.which("chromium"), shutil.which("chromedriver")
+    if not chromium or not driver:
+        pytest.skip("needs Debian's packages chromium and chromium-driver")
+    options = webdriver.ChromeOptions()
+    options.binary_location = chromium
+    for flag in (
+        "--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run",
+        "--disable-background-networking", "--disable-component-update", "--disable-sync",
+        f"--user-data-dir={tmp_path_factory.mktemp('browser')}",
+    ):  # fmt: skip
+        options.add_argument(flag)
+    options.set_capability("goog:loggingPrefs", {"browser": "ALL", "performance": "ALL"})
+    service = webdriver.ChromeService(driver)
+    with webdriver.Chrome(options, service) as opened:
+        yield opened
+
+
+@pytest.mark.browser
+def test_the_page_in_a_real_browser(finished, browser, tmp_path):
+    write_report(finished, tmp_path / "report.html")
+    browser.get("about:blank")
+    browser.get_log("performance")  # what the browser did on its own account before
+    browser.get((tmp_path / "report.html").as_uri())
+    heading = browser.find_element("css selector", "h1").text
+    assert "Mithridate" in heading
+
+    def column(index):
+        cells = browser.find_elements("css selector", f".sortable tbody tr > :nth-child({index})")
+        return [cell.get_attribute("data-value") for cell in cells]
+
+    (section,) = summarise(finished)
+    table = section.tables[0]
+    shown = [float(value) for value in column(2)]
+    assert shown == pytest.approx([cells[0].mean for _, cells in table.rows])
+    button = browser.find_element("css selector", ".sortable thead th:nth-child(2) button")
+    button.click()
+    assert [float(v) for v in column(2)] == sorted(shown)
+    head = browser.find_element("css selector", ".sortable thead th:nth-child(2)")
+    assert head.get_attribute("aria-sort") == "ascending"
+    button.send_keys("\n")  # by keyboard
+    assert [float(v) for v in column(2)] == sorted(shown, reverse=True)
+
+    chart = browser.find_element("css selector", "svg.chart")
+    whole = chart.get_dom_attribute("viewBox")
+    chart.send_keys("+")
+    assert chart.get_dom_attribute("viewBox") != whole
+    chart.send_keys("0")
+    assert chart.get_dom_attribute("viewBox") == whole
+
+    browser.set_window_size(390, 844)  # a phone: the page itself must not scroll sideways
+    width = browser.execute_script("return document.documentElement.scrollWidth")
+    assert width <= browser.execute_script("return window.innerWidth")
+
+    assert [e for e in browser.get_log("browser") if e["level"] in ("SEVERE", "WARNING")] == []
+    requests = [
+        message["params"]["request"]["url"]
+        for entry in browser.get_log("performance")
+        if (message := json.loads(entry["message"])["message"])["method"]
+        == "Network.requestWillBeSent"
+    ]
+    own = (tmp_path / "report.html").as_uri()
+    assert [url for url in requests if url != own and not url.startswith("data:")] == []
