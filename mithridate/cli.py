@@ -131,6 +131,7 @@ def train(
     from mithridate.config import AdversarialConfig, resolve
     from mithridate.model.weights import load_model
     from mithridate.progress import TrainingProgress
+    from mithridate.report.figures import check_figure, training_curves
     from mithridate.training.adversarial import default_directory, train_adversarially
     from mithridate.training.loop import Watcher
     from mithridate.training.run_directory import read_log
@@ -140,13 +141,13 @@ def train(
         AdversarialConfig, "train", env, preset, sets or (),
         start=start, eps=eps, budget=budget, seed=seed,
     )  # fmt: skip
+    if figure is not None:
+        check_figure(figure)
     directory = out or default_directory(config)
     watchers: list[Watcher] = [TensorBoard(directory / "tensorboard")] if tensorboard else []
     with TrainingProgress(f"train {env}") as progress:
         weights = train_adversarially(config, directory, [progress, *watchers])
     if figure is not None:
-        from mithridate.report.figures import training_curves
-
         title = f"{env}, adversarial training, ε = {config.eps:g}, B = {config.budget:g}"
         training_curves(read_log(directory / "log.jsonl"), figure, title)
     card = load_model(weights)[1]
@@ -188,6 +189,7 @@ def attack(
     """Train attackers against an agent, which they see only from outside."""
     from mithridate.config import AttackConfig, resolve
     from mithridate.progress import TrainingProgress
+    from mithridate.report.figures import check_figure, training_curves
     from mithridate.training.attack import LearnedAttack, default_directory, with_fingerprint
     from mithridate.training.attack import attack as run
     from mithridate.training.run_directory import read_log
@@ -197,13 +199,13 @@ def attack(
         target=target, eps=eps, budget=budget, rounds=rounds, seed=seed,
     )  # fmt: skip
     config = with_fingerprint(config)
+    if figure is not None:
+        check_figure(figure)
     directory = out or default_directory(config)
     with TrainingProgress(f"attack {target}") as progress:
         learned = LearnedAttack(run(config, directory, [progress]))
     log = [line for line in read_log(directory / "log.jsonl") if "score_mean" in line]
     if figure is not None:
-        from mithridate.report.figures import training_curves
-
         title = f"{env}, attackers against {target}, ε = {config.eps:g}, B = {config.budget:g}"
         training_curves(log, figure, title)
     if as_json:
@@ -260,7 +262,7 @@ def evaluate(
     from mithridate.evaluation.columns import make_columns
     from mithridate.evaluation.crossplay import evaluate_config
     from mithridate.progress import TrainingProgress, counting
-    from mithridate.report.figures import score_curves
+    from mithridate.report.figures import check_figure, score_curves
     from mithridate.report.tables import evaluation_table
 
     config = resolve(
@@ -268,6 +270,8 @@ def evaluate(
         replications=replications, eps=eps, budget=budget,
         attackers=None if attackers is None else tuple(split_names(attackers, "--attackers")),
     )  # fmt: skip
+    if figure is not None:
+        check_figure(figure)
     names = split_names(agents)
     victims = make_victims(names)  # a wrong name should not cost the time of the ones before it
     with TrainingProgress("attack") as progress:
@@ -288,9 +292,11 @@ def evaluate(
 
 @app.command()
 def demo(
-    out: Annotated[Path, typer.Option(help="Where the figure goes.")] = Path("demo_output"),
+    out: Annotated[Path, typer.Option(help="Where attackers and the figure go.")] = Path(
+        "demo_output"
+    ),
 ) -> None:
-    """Compare the shipped model with classical bandits, and pretrain a tiny one live."""
+    """Train attackers live against AT-DPT, DPT, TS and crUCB, and show who survives whom."""
     from mithridate.demo import run
 
     run(out, Console())

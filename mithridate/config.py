@@ -258,7 +258,7 @@ class AttackConfig(Config):
     target: str
     """Whom to attack: a registered agent, a shipped model, a file, or module:Class."""
     target_sha256: str | None = None
-    """Fingerprint of its weights, if it has any; filled in when the run begins."""
+    """Fingerprint of its weights or source code; filled in when the run begins."""
     seed: NonNegative = 0
     """Root of every random stream of the run."""
     threads: Positive = 2

@@ -1,6 +1,6 @@
 """Write the README's result table anew from results/: python scripts/readme_tables.py [--check].
 
-The table is a pure function of results/bandit_main-laptop-eps0.4.csv, which `mithridate report` made.
+The table is a pure function of what `mithridate report` wrote into results/report_files.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import sys
 from pathlib import Path
 
 ROOT = Path(__file__).parent.parent
-SOURCE = ROOT / "results" / "report_files" / "bandit_main-laptop-eps0.4.csv"
+SOURCE = ROOT / "results" / "report_files" / "bandit_main-laptop-3x-s0-eps0.4.csv"
 BEGIN, END = "<!-- results: begin (scripts/readme_tables.py) -->", "<!-- results: end -->"
 TITLES = {"none": "clean", "uniform": "uniform random"}
 

@@ -70,6 +70,15 @@ def test_synthetic_poison_hits_the_right_share_and_nothing_else():
     assert changed[1::2].mean() < 0.4 and changed[1::2].max() == pytest.approx(0.4, abs=0.1)
 
 
+def test_no_budget_no_poison():
+    env = make_env("bandit", horizon=20)
+    tasks = env.sample_tasks(10, Rng(0))
+    clean = env.sample_contexts(tasks, 20, Rng(1))
+    eps = torch.full((10,), 0.4)
+    same = poisoned(clean, tasks.means, eps=eps, budget=0.0, spread_budget=0.0, rng=Rng(2))
+    assert torch.equal(same.rewards, clean.rewards)
+
+
 # The game -------------------------------------------------------------------------------------
 
 
@@ -177,6 +186,8 @@ def test_a_diverging_run_says_so(smoke_model, tmp_path, monkeypatch):
         (["threats=[{'attacker': 'none'}]".replace("'", '"'), "env.arms=4"], "for 3 actions"),
         (["batches.long_length=30"], "exceeds env.horizon"),
         (['threats=[{"attaker": "none"}]'], "unknown key"),
+        (['threats=[{"attacker": "swop"}]'], "did you mean 'swap'"),
+        (['threats=[{"share": 1.0}, {"share": 1e-9}]'], "too small"),
     ],
 )
 def test_bad_settings(smoke_model, tmp_path, sets, message):

@@ -2,6 +2,7 @@
 
 import json
 import os
+import subprocess
 import sys
 from pathlib import Path
 
@@ -43,6 +44,11 @@ def files_below(path):
         (["evaluate", "bandit", "--agents", "X=nothing-s*"], "nothing matches"),
         (["evaluate", "bandit", "--agents", "dpt-bandit-s0(heat=1)"], "greedy and temperature"),
         (["evaluate", "bandit", "--agents", "dpt-bandit-s0(temperature=0)"], "must be positive"),
+        (["evaluate", "bandit", "--agents", "dpt-bandit-s0(greedy=False)"], "true or false"),
+        (["evaluate", "bandit", "--agents", ":Foo"], "cannot import"),
+        (["evaluate", "bandit", "--agents", "ts", "--figure", "x.xyz"], "must end in one of"),
+        (["evaluate", "bandit", "--agents", "ts", "--attackers", "swap(budget=10)"], "exceeds"),
+        (["attack", "bandit", "--target", "dpt-bandit-s0", "--set", "env.arms=7"], "5 actions"),
         (["evaluate", "bandit", "--agents", "rts(level=low)"], "'tuned', 'unknown' or 'known'"),
         (["evaluate", "bandit", "--agents", "crucb(alpha=0.5)"], "less than 0.5"),
         (["train", "bandit", "--from", "dpt-bandit-s"], "dpt-bandit-s0"),
@@ -184,3 +190,20 @@ def test_help_names_every_command(command):
     _, stdout, _ = command("--help")
     for name in ("pretrain", "evaluate", "demo", "bench", "doctor"):
         assert name in stdout
+
+
+EXAMPLES = sorted((Path(__file__).parent.parent / "examples").glob("*.py"))
+
+
+@pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.stem)
+def test_the_examples_run(path, capsys):
+    """With fewer tasks and rounds."""
+    code = path.read_text().replace("tasks=100", "tasks=2").replace("tasks=50", "tasks=2")
+    exec(code.replace("rounds=10", "rounds=1"), {"__name__": "__main__"})
+    assert "regret" in capsys.readouterr().out
+
+
+def test_the_readmes_results_are_those_of_the_repository():
+    script = Path(__file__).parent.parent / "scripts" / "readme_tables.py"
+    done = subprocess.run([sys.executable, str(script), "--check"])
+    assert done.returncode == 0, "run python scripts/readme_tables.py"

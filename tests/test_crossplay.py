@@ -2,6 +2,7 @@
 
 import json
 import re
+import sys
 
 import pytest
 import torch
@@ -119,10 +120,42 @@ def test_an_object_of_the_users_can_be_the_target(tmp_path):
     assert not (tmp_path / "runs").exists(), "nothing would say whose attackers these are"
 
 
+def test_a_column_is_there_once():
+    same = evaluate_config(config(attackers=("swap", "swap")), ["ts"])
+    assert len(same.records) == 1
+    with pytest.raises(UserError, match=r"learned\(ts\) is there twice"):
+        evaluate_config(config(attackers=("learned", "learned(ts)")), ["ts"])
+
+
+def test_nothing_is_trained_if_a_later_word_is_wrong(tmp_path):
+    for wrong in ("swap(bugdet=1)", "learned(tss)", "gaussian", "swap(budget=10)", "nowhere/*.x"):
+        with pytest.raises(UserError):
+            evaluate_config(config(attackers=("learned(ts)", wrong)), ["ts"])
+    assert not (tmp_path / "runs").exists()
+
+
+def test_attackers_against_code_that_has_changed_are_not_used(tmp_path, command):
+    mine = "class A:\n    def reset(self): pass\n    def act(self, obs): return {}\n"
+    mine += "    def observe(self, *a): pass\n"
+    outputs = []
+    for arm in (0, 1):
+        (tmp_path / "changing.py").write_text(mine.format(arm))
+        for name in [n for n in sys.modules if n == "changing"]:
+            del sys.modules[name]
+        outputs.append(command("attack", "bandit", "--target", "changing:A", *SMOKE)[1])
+    assert outputs[0] != outputs[1]
+    assert len(list((tmp_path / "runs").iterdir())) == 2
+
+
 def test_attackers_of_another_kind_are_refused():
     evaluate_config(config(attackers=("learned(ts)",), budget=2.0), ["ts"])
-    with pytest.raises(UserError, match="budget 2, the evaluation allows 1"):
+    with pytest.raises(UserError, match="budget 2 and eps 0.4; evaluate them with the same"):
         evaluate_config(config(attackers=("runs/*",), budget=1.0), ["ts"])
+    with pytest.raises(UserError, match="3 replications need as many files"):
+        evaluate_config(config(attackers=("runs/*",), budget=2.0, replications=3), ["ts"])
+    evaluate_config(config(attackers=("learned(ucb1)",), budget=2.0), ["ts"])
+    with pytest.raises(UserError, match="several targets: ts, ucb1"):
+        evaluate_config(config(attackers=("runs/*",), budget=2.0), ["ts"])
     with pytest.raises(UserError, match="another environment"):
         evaluate_config(config("env.arms=4", attackers=("runs/*",), budget=2.0), ["ts"])
 

@@ -70,10 +70,41 @@ def test_a_changed_learning_rate_changes_exactly_the_stages_below_it():
         assert (stage.name != after[label].name) == below, label
 
 
-@pytest.mark.parametrize("text", ["steps=3", "pretran.steps=3", "pretrain.stepz=3"])
+@pytest.mark.parametrize(
+    "text",
+    ["steps=3", "pretran.steps=3", "pretrain.stepz=3", "pretrain.seed=7", "evaluate.eps=0.2",
+     "evaluate.budget=1", "pretrain.env.arms=3", "train.start=x"],
+)  # fmt: skip
 def test_a_wrong_setting_is_refused(text):
-    with pytest.raises(UserError, match="begin with the stage|unknown key"):
+    with pytest.raises(UserError, match="begin with the stage|unknown key|the recipe's own"):
         plan(MAIN, "smoke", sets=[text])
+
+
+def test_plans_that_differ_have_names_that_differ():
+    names = {
+        plan(MAIN, "smoke", r, seed, sets).name
+        for r in (1, 2) for seed in (0, 1) for sets in ((), ("pretrain.steps=9",))
+    }  # fmt: skip
+    assert len(names) == 8
+
+
+def test_a_moved_store_goes_on(tmp_path, monkeypatch):
+    """Unfinished work belongs to the paths of its inputs; elsewhere it starts anew, not never."""
+    stages = plan(MAIN, "smoke", 1).stages()
+    store = Store.open(tmp_path / "here")
+    pretrained = next(s for s in stages if s.kind == "pretrain")
+    training = next(s for s in stages if s.kind == "train")
+    perform(pretrained, store)
+
+    def stop(*args, **more):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr("mithridate.training.adversarial.save_model", stop)
+        with pytest.raises(KeyboardInterrupt):
+            perform(training, store)
+    (tmp_path / "here").rename(tmp_path / "there")
+    assert perform(training, Store(tmp_path / "there")) == "computed"
 
 
 # Running ----------------------------------------------------------------------------------------

@@ -22,7 +22,8 @@ def record(agent, column, mean, replication=0, **more):
     return {
         "agent": agent, "attacker": "gaussian" if target else column, "target": target,
         "environment": "bandit", "metric": "cumulative regret", "eps": 0.4, "budget": 3.0,
-        "norm": 2.5, "replication": replication, "mean": mean, "ci95": 1.0, "tasks": 200, **more,
+        "norm": 2.5, "level": 0.4, "replication": replication, "mean": mean, "ci95": 1.0,
+        "tasks": 200, **more,
     }  # fmt: skip
 
 
@@ -115,14 +116,14 @@ def test_the_page_needs_no_network(finished):
 def test_files_beside_the_page(finished, tmp_path):
     written = write_report(finished, tmp_path / "r" / "report.html")
     names = {path.name for path in written}
-    assert {"report.html", "bandit_main-smoke-eps0.4.csv", "bandit_main-smoke-eps0.4.tex",
-            "bandit_main-smoke.jsonl"} <= names  # fmt: skip
+    stem = "bandit_main-smoke-1x-s0"
+    assert {"report.html", f"{stem}-eps0.4.csv", f"{stem}-eps0.4.tex", f"{stem}.jsonl"} <= names
     folder = tmp_path / "r" / "report_files"
-    rows = list(csv.DictReader((folder / "bandit_main-smoke-eps0.4.csv").open()))
+    rows = list(csv.DictReader((folder / "bandit_main-smoke-1x-s0-eps0.4.csv").open()))
     assert len(rows) == 77 and {"victim", "attacker", "mean", "paper_mean"} <= rows[0].keys()
-    latex = (folder / "bandit_main-smoke-eps0.4.tex").read_text()
+    latex = (folder / "bandit_main-smoke-1x-s0-eps0.4.tex").read_text()
     assert latex.count(r"\\") == 8 and r"\cellcolor{orange!" in latex and r"raise\_worst" in latex
-    assert len((folder / "bandit_main-smoke.jsonl").read_text().splitlines()) == 77
+    assert len((folder / "bandit_main-smoke-1x-s0.jsonl").read_text().splitlines()) == 77
     assert any(n.endswith(".pdf") for n in names) and any(n.endswith(".png") for n in names)
 
 

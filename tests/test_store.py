@@ -63,15 +63,33 @@ def test_verify_names_what_is_damaged(store):
 def test_a_claim_excludes_others_and_ends(store):
     other = Store(store.root)
     with store.claim("a-1") as mine:
-        assert mine
+        assert mine and mine.held()
         with other.claim("a-1") as theirs:
-            assert not theirs
+            assert theirs is None
         assert other.claimed("a-1")
         with other.claim("a-2") as another:
             assert another
     assert not other.claimed("a-1")
     with other.claim("a-1") as theirs:
         assert theirs
+
+
+def test_who_was_taken_for_dead_leaves_the_successor_alone(store):
+    other = Store(store.root)
+    with store.claim("a-1") as first:
+        os.utime(first.path, (0, 0))
+        with other.claim("a-1") as second:
+            assert second is not None and second.held() and not first.held()
+            first.path.unlink()
+            assert other.claimed("a-1")
+    assert not other.claimed("a-1")
+
+
+def test_a_wrong_claim_time_is_a_user_error(store, monkeypatch):
+    for value in ("abc", "0", "-1"):
+        monkeypatch.setenv("MITHRIDATE_CLAIM_SECONDS", value)
+        with pytest.raises(UserError, match="positive number"):
+            Store(store.root)
 
 
 def test_a_living_claim_is_kept_and_a_dead_one_expires(tmp_path):

@@ -33,7 +33,8 @@ class InContextAgent:
         self.card: dict[str, Any] = {}
         """What the weights are; filled by `load`."""
 
-    def reset(self, spec: EnvSpec, batch: int, rng: TaskStreams) -> None:
+    def check(self, spec: EnvSpec) -> None:
+        """Raise a UserError if the model cannot act in this environment."""
         if spec.n_actions != self.model.n_actions:
             raise UserError(
                 f"this model was trained for {self.model.n_actions} actions; "
@@ -44,6 +45,9 @@ class InContextAgent:
                 f"this model holds {self.model.context_length} transitions; "
                 f"the horizon is {spec.horizon}"
             )
+
+    def reset(self, spec: EnvSpec, batch: int, rng: TaskStreams) -> None:
+        self.check(spec)
         self._rng = rng
         self._batch = batch
         self._pending: tuple[Tensor, Tensor] | None = None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import fnmatch
 import glob
+import hashlib
 import importlib
 import json
 import os
@@ -43,7 +44,9 @@ def make_agent(agent: AgentLike) -> tuple[str, Agent]:
         temperature = parameters.get("temperature")
         if temperature is not None and not isinstance(temperature, int | float):
             raise UserError(f"agent '{agent}': temperature must be a number")
-        greedy = bool(parameters.get("greedy", False))
+        greedy = parameters.get("greedy", False)
+        if not isinstance(greedy, bool):
+            raise UserError(f"agent '{agent}': greedy must be true or false")
         return agent, load(name, greedy=greedy, temperature=temperature)
     if ":" in name:
         if parameters:
@@ -81,7 +84,8 @@ def make_victims(agents: Sequence[AgentLike] | Mapping[str, AgentLike]) -> list[
             Victim(label, agent if isinstance(agent, list) else _matching(agent))
             for label, agent in agents.items()
         ]
-    victims, seen = [], {}  # type: ignore[var-annotated]
+    victims: list[Victim] = []
+    seen: dict[str, int] = {}
     for agent in agents:
         label, spec = _label(agent) if isinstance(agent, str) else (make_agent(agent)[0], agent)
         seen[label] = seen.get(label, 0) + 1
@@ -126,9 +130,7 @@ def split_names(text: str, option: str = "--agents") -> list[str]:
 def parse_call(text: str, kind: str = "agent") -> tuple[str, dict[str, Any]]:
     """'name(key=value,…)' as the name and its parameters."""
     match = re.fullmatch(r"([^()]+)(?:\((.*)\))?", text)
-    if not match or (kind == "attacker" and match[1] == "learned"):
-        if match:
-            return "learned", {}
+    if not match:
         raise UserError(f"{kind} '{text}': expected name or name(key=value,…)")
     name, inside = match[1], match[2]
     parameters: dict[str, Any] = {}
@@ -150,9 +152,18 @@ def _import(name: str) -> Any:
         sys.path.insert(0, os.getcwd())
     try:
         module = importlib.import_module(module_name)
-    except ImportError as error:
+    except (ImportError, SyntaxError, ValueError, TypeError) as error:
         raise UserError(f"agent '{name}': cannot import {module_name}: {error}") from None
     try:
         return getattr(module, attribute)
     except AttributeError:
         raise UserError(f"agent '{name}': module {module_name} has no '{attribute}'") from None
+
+
+def source_sha256(name: str) -> str | None:
+    """Fingerprint of the file that defines 'package.module:Class', if there is one."""
+    _import(name)
+    path = getattr(sys.modules[name.partition(":")[0]], "__file__", None)
+    if path is None:
+        return None
+    return hashlib.sha256(Path(path).read_bytes()).hexdigest()

@@ -9,7 +9,7 @@ import typer
 from rich.table import Table
 
 from mithridate.commands.options import Json, Preset, print_json, wide_console
-from mithridate.errors import UserError, unknown
+from mithridate.errors import UserError
 
 StoreDirectory = Annotated[
     Path, typer.Option("--store", help="Where results are kept.", metavar="DIR")
@@ -38,7 +38,9 @@ def reproduce(
     executor: Annotated[
         str, typer.Option(help="inline (this process), processes, or ray.")
     ] = "inline",
-    workers: Annotated[int | None, typer.Option(help="Local processes (default: cores).")] = None,
+    workers: Annotated[
+        int | None, typer.Option(min=1, help="Local processes (default: cores).")
+    ] = None,
     address: Annotated[str | None, typer.Option(help="Of the Ray cluster.")] = None,
     shipped: Annotated[
         bool,
@@ -56,7 +58,7 @@ def reproduce(
     same store at once.
     """
     from mithridate.experiments.estimate import readable, seconds
-    from mithridate.experiments.executors import EXECUTORS, run_graph
+    from mithridate.experiments.executors import check_executor, run_graph
     from mithridate.experiments.recipes import RECIPES, plan, recipe_named
     from mithridate.experiments.stages import in_order
     from mithridate.experiments.store import Store
@@ -73,8 +75,7 @@ def reproduce(
         return
     if recipe is None:
         raise UserError(f"which recipe? one of {', '.join(RECIPES)}, or all (see --list)")
-    if executor not in EXECUTORS:
-        raise unknown("executor", executor, EXECUTORS)
+    check_executor(executor)
     wanted = list(RECIPES.values()) if recipe == "all" else [recipe_named(recipe)]
     plans = [plan(one, preset, replications, seed, sets or ()) for one in wanted]
     stages = in_order([stage for one in plans for stage in one.stages()])

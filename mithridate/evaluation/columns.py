@@ -7,7 +7,6 @@ import re
 import tempfile
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -22,6 +21,9 @@ if TYPE_CHECKING:
     from mithridate.training.loop import Watcher
 
 
+LEARNED = re.compile(r"learned\((.*)\)")
+
+
 @dataclass(frozen=True)
 class Column:
     """One attacker, or one for each replication."""
@@ -30,6 +32,10 @@ class Column:
     target: str | None = None
     static: Attacker | None = None
     learned: tuple[LearnedAttack, ...] = ()
+
+    @property
+    def name(self) -> str:
+        return self.attacker if self.target is None else f"learned({self.target})"
 
     def meet(self, replication: int) -> tuple[Attacker | None, Tasks | None]:
         """The attacker that victim number `replication` meets, and its tasks if it has its own."""
@@ -47,53 +53,54 @@ def make_columns(
 ) -> list[Column]:
     """The columns that `config.attackers` names. `watch(target, replication)`: who looks on while
     attackers are trained; `directory`: where they are kept."""
-    for text in config.attackers:
-        _check(text)
-    train = partial(_trained, config=config, watch=watch, directory=directory)
+    # Everything that can be wrong is found before the first attacker is trained.
+    wanted = [
+        one for text in dict.fromkeys(config.attackers) for one in _meant(text, config, victims)
+    ]
+    names = [one.name if isinstance(one, Column) else f"learned({one.label})" for one in wanted]
+    twice = next((name for name in names if names.count(name) > 1), None)
+    if twice is not None:
+        raise UserError(f"--attackers: {twice} is there twice; a column needs a name of its own")
     return [
-        column for text in config.attackers for column in _columns(text, config, victims, train)
+        one if isinstance(one, Column) else _trained(one, config, watch, directory)
+        for one in wanted
     ]
 
 
-def _check(text: str) -> None:
-    """A wrong name should not cost the time of the ones before it."""
-    name = parse_call(text, "attacker")[0]
-    if name == "none" or re.fullmatch(r"learned(\(.*\))?", text):
-        return
-    if name in ATTACKERS.names() or _files(text):
-        return
-    if "/" in text or text.endswith(".safetensors"):
-        raise UserError(f"attacker '{text}': no such file")
-    raise unknown("attacker", name, ["none", "learned(TARGET)", *ATTACKERS.names()])
-
-
-def _columns(
-    text: str,
-    config: EvaluateConfig,
-    victims: Sequence[Victim],
-    train: Callable[[Victim], Column],
-) -> list[Column]:
+def _meant(text: str, config: EvaluateConfig, victims: Sequence[Victim]) -> list[Column | Victim]:
+    """What a user's word stands for: columns, and victims to train attackers against."""
     if text == "none":
         return [Column("none")]
     if text == "learned":
-        return [train(victim) for victim in victims if not victim.privileged]
-    if match := re.fullmatch(r"learned\((.*)\)", text):
+        return [victim for victim in victims if not victim.privileged]
+    if match := LEARNED.fullmatch(text):
         known = {victim.label: victim for victim in victims}
         target = known.get(match[1]) or make_victims([match[1]])[0]
-        return [train(target)]
+        if target.privileged:
+            raise UserError(
+                f"'{target.label}' knows the attack; there is nothing to learn against it"
+            )
+        return [target]
+    if paths := _files(text):
+        return [_from_files(text, paths, config)]
+    if "/" in text or text.endswith(".safetensors"):
+        raise UserError(f"attacker '{text}': no such file")
     name, parameters = parse_call(text, "attacker")
-    if name in ATTACKERS.names():
-        parameters.setdefault("budget", config.budget)
-        attacker = ATTACKERS.create(name, **parameters)
-        if hasattr(attacker, "update"):
-            raise UserError(f"attacker '{name}' must be trained first: learned(TARGET)")
-        return [Column(text, static=attacker)]
-    return [_from_files(text, config)]
+    if name not in ATTACKERS.names():
+        raise unknown("attacker", name, ["none", "learned(TARGET)", *ATTACKERS.names()])
+    parameters.setdefault("budget", config.budget)
+    attacker = ATTACKERS.create(name, **parameters)
+    if hasattr(attacker, "update"):
+        raise UserError(f"attacker '{name}' must be trained first: learned(TARGET)")
+    if attacker.config.budget > config.budget:
+        raise UserError(
+            f"attacker '{text}': its budget exceeds the evaluation's, {config.budget:g}"
+        )
+    return [Column(text, static=attacker)]
 
 
 def _trained(
     victim: Victim,
-    *,
     config: EvaluateConfig,
     watch: Callable[[str, int], list[Watcher]] | None,
     directory: Path,
@@ -101,8 +108,6 @@ def _trained(
     """Train attackers against each replication of `victim`, or take those of an earlier run."""
     from mithridate.training.attack import LearnedAttack, attack, run_name
 
-    if victim.privileged:
-        raise UserError(f"'{victim.label}' knows the attack; there is nothing to learn against it")
     found = []
     for replication in range(config.replications):
         attack_config = parse(
@@ -132,17 +137,26 @@ def _files(text: str) -> list[Path]:
     return [path for path in paths if path.is_file()]
 
 
-def _from_files(text: str, config: EvaluateConfig) -> Column:
+def _from_files(text: str, paths: Sequence[Path], config: EvaluateConfig) -> Column:
+    """Attackers from files: one kind of attack, one file for each replication."""
     from mithridate.training.attack import LearnedAttack
 
-    found = [LearnedAttack(path) for path in _files(text)]
-    learned = tuple(sorted(found, key=lambda one: one.config.seed))
+    learned = sorted((LearnedAttack(path) for path in paths), key=lambda one: one.config.seed)
     for one in learned:
         if one.env.config != config.env:
             raise UserError(f"attackers {one.path} were trained in another environment")
-        if one.config.budget > config.budget:
+        if (one.config.budget, one.config.eps) != (config.budget, config.eps):
             raise UserError(
-                f"attackers {one.path} have budget {one.config.budget:g}, "
-                f"the evaluation allows {config.budget:g}"
+                f"attackers {one.path} have budget {one.config.budget:g} and eps "
+                f"{one.config.eps:g}; evaluate them with the same --budget and --eps"
             )
-    return Column(learned[0].config.attacker, target=learned[0].config.target, learned=learned)
+    targets = sorted({one.config.target for one in learned})
+    if len(targets) > 1:
+        raise UserError(f"attackers '{text}' have several targets: {', '.join(targets)}")
+    seeds = {one.config.seed for one in learned}
+    if len(seeds) < max(len(learned), config.replications):
+        raise UserError(
+            f"attackers '{text}': {config.replications} replications need as many files with "
+            f"seeds of their own; found {len(seeds)}"
+        )
+    return Column(learned[0].config.attacker, target=targets[0], learned=tuple(learned))

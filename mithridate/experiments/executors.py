@@ -8,6 +8,7 @@ of executors may share a store. A stage that somebody else is computing is looke
 from __future__ import annotations
 
 import concurrent.futures
+import importlib.util
 import multiprocessing
 import os
 import time
@@ -21,8 +22,9 @@ from mithridate.experiments.store import Store
 
 EXECUTORS = ("inline", "processes", "ray")
 POLL_SECONDS = 0.25
-RETRIES = 3
-"""How often a stage may lose its worker before that is taken to be the stage's fault."""
+RETRIES = 6
+"""How often a stage may lose its worker before that is taken to be the stage's fault. (When a local
+worker dies, the stages of its neighbours are lost with it.)"""
 
 
 class Watcher(Protocol):
@@ -71,6 +73,14 @@ class Frontier:
         ]
 
 
+def check_executor(executor: str) -> None:
+    """Raise a UserError if there is no such executor here."""
+    if executor not in EXECUTORS:
+        raise unknown("executor", executor, EXECUTORS)
+    if executor == "ray" and importlib.util.find_spec("ray") is None:
+        raise UserError("Ray is not installed: pip install 'mithridate[ray]'")
+
+
 def run_graph(
     stages: list[Stage],
     store: Store,
@@ -82,8 +92,7 @@ def run_graph(
     watcher: Watcher | None = None,
 ) -> None:
     """Compute every stage that is not done yet."""
-    if executor not in EXECUTORS:
-        raise unknown("executor", executor, EXECUTORS)
+    check_executor(executor)
     watcher = watcher or Nobody()
     frontier = Frontier(stages, store)
     watcher.planned(stages, set(frontier.done))
@@ -130,8 +139,6 @@ def _processes(
     fix. A worker that dies takes only its stages down, and they are tried again."""
     cores = os.cpu_count() or 1
     count = workers or cores
-    if count < 1:
-        raise UserError("--workers must be at least 1")
     room = max(cores, count)
     losses: dict[str, int] = {}
     pool = _new_pool(count)
@@ -139,6 +146,7 @@ def _processes(
     later: dict[str, float] = {}
     try:
         while frontier.waiting:
+            broken = False
             used = sum(min(stage.threads, room) for stage in running.values())
             for stage in frontier.ready({s.name for s in running.values()}):
                 need = min(stage.threads, room)
@@ -146,14 +154,20 @@ def _processes(
                     break
                 if later.get(stage.name, 0.0) > time.monotonic():
                     continue
+                try:
+                    future = pool.submit(_perform_elsewhere, stage, str(store.root), shipped)
+                except BrokenProcessPool:
+                    broken = True
+                    break
                 watcher.started(stage)
-                future = pool.submit(_perform_elsewhere, stage, str(store.root), shipped)
                 running[future] = stage
                 used += need
+            if not running and not broken:
+                time.sleep(POLL_SECONDS)  # others are at all that could be done
+                continue
             finished, _ = concurrent.futures.wait(
                 running, POLL_SECONDS, concurrent.futures.FIRST_COMPLETED
             )
-            broken = False
             for future in finished:
                 stage = running.pop(future)
                 try:
@@ -200,10 +214,8 @@ def _ray(
 ) -> None:
     """Stages as Ray tasks that ask for their threads. Ray tries a task again when its worker or
     node dies; the store, on a path that all nodes share, keeps what was finished."""
-    try:
-        import ray
-    except ImportError:
-        raise UserError("Ray is not installed: pip install 'mithridate[ray]'") from None
+    import ray
+
     started_here = not ray.is_initialized()
     if started_here:
         options: dict[str, Any] = {"log_to_driver": False, "logging_level": "ERROR"}
@@ -230,6 +242,9 @@ def _ray(
                 watcher.started(stage)
                 options = {"num_cpus": min(stage.threads, cpus), "max_retries": RETRIES}
                 running[task.options(**options).remote(stage, root, shipped)] = stage
+            if not running:
+                time.sleep(POLL_SECONDS)  # others are at all that could be done
+                continue
             finished, _ = ray.wait(list(running), num_returns=1, timeout=POLL_SECONDS)
             for reference in finished:
                 stage = running.pop(reference)
@@ -240,7 +255,7 @@ def _ray(
                     _count_loss(losses, stage)
                     outcome = "busy"
                 except ray.exceptions.RayTaskError as error:
-                    raise error.as_instanceof_cause() from None  # type: ignore[no-untyped-call]
+                    raise error.cause from None
                 watcher.finished(stage, outcome)
                 if outcome == "busy":
                     later[stage.name] = time.monotonic() + POLL_SECONDS

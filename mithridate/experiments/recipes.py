@@ -8,6 +8,9 @@ replication. Victim r meets the attackers of replication r + 1, on their tasks.
 
 from __future__ import annotations
 
+import hashlib
+import json
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -25,6 +28,11 @@ from mithridate.errors import UserError, unknown
 from mithridate.experiments.stages import Stage, in_order
 
 MODELS = ("dpt", "at-dpt")
+OWNED = (
+    "env", "seed", "eps", "budget", "start", "start_sha256", "target", "target_sha256", "attackers",
+    "replications", "cell",
+)  # fmt: skip
+"""Settings that follow from the recipe, the replication and the level."""
 STAGES: dict[str, type[Config]] = {
     "pretrain": PretrainConfig, "train": AdversarialConfig, "attack": AttackConfig,
     "evaluate": EvaluateConfig,
@@ -126,10 +134,16 @@ class Plan:
     """The evaluations."""
     trainings: tuple[Stage, ...]
     """The adversarial trainings, whose logs make the training curves."""
+    sets: tuple[str, ...] = ()
+    """Settings that were overridden."""
 
     @property
     def name(self) -> str:
-        return f"{self.recipe.name}-{self.preset}"
+        """Tells apart what was asked for: another seed or setting is another plan."""
+        name = f"{self.recipe.name}-{self.preset}-{self.replications}x-s{self.seed}"
+        if not self.sets:
+            return name
+        return f"{name}-{hashlib.sha256(json.dumps(self.sets).encode()).hexdigest()[:6]}"
 
     def stages(self) -> list[Stage]:
         return in_order([*self.trainings, *self.cells])
@@ -137,7 +151,8 @@ class Plan:
     def describe(self) -> dict[str, Any]:
         """What reports and `gc` need to know."""
         return {
-            "recipe": self.recipe.name, "preset": self.preset, "seed": self.seed,
+            "name": self.name, "recipe": self.recipe.name, "preset": self.preset,
+            "seed": self.seed, "sets": list(self.sets),
             "replications": self.replications,
             "stages": [stage.describe() for stage in self.stages()],
             "cells": [stage.name for stage in self.cells],
@@ -173,7 +188,7 @@ def plan(
         if row.agent == "at-dpt"
         for r in range(count)
     )
-    return Plan(recipe, preset, count, seed, cells, trainings)
+    return Plan(recipe, preset, count, seed, cells, trainings, tuple(sorted(sets)))
 
 
 def _by_stage(sets: Sequence[str]) -> dict[str, list[str]]:
@@ -185,6 +200,9 @@ def _by_stage(sets: Sequence[str]) -> dict[str, list[str]]:
                 f"--set '{text}': begin with the stage, one of {', '.join(STAGES)}, "
                 "e.g. pretrain.optimiser.learning_rate=0.0003"
             )
+        field = re.split(r"[.=]", rest)[0]
+        if field in OWNED:
+            raise UserError(f"--set '{text}': {field} is the recipe's own; it cannot be overridden")
         result[kind].append(rest)
     return result
 
@@ -241,7 +259,7 @@ class _Builder:
             target_row = next(r for r in self.recipe.rows if r.label == target)
             inputs["attack"] = self.attack(target_row, eps, (replication + 1) % count)
         config = self._config("evaluate", seed=self.seed, eps=eps, budget=self.recipe.budget)
-        for unused in ("attackers", "replications", "rounds"):
+        for unused in ("attackers", "replications", "rounds"):  # the attack stage has its own
             del config[unused]
         config["cell"] = {
             "label": row.label, "replication": replication, "target": target,

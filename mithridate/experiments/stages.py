@@ -35,6 +35,7 @@ from mithridate.registry import ATTACKERS
 from mithridate.training.adversarial import train_adversarially
 from mithridate.training.attack import LearnedAttack, attack
 from mithridate.training.pretrain import pretrain
+from mithridate.training.run_directory import read_log
 
 VERSIONS = {"pretrain": 1, "train": 1, "attack": 1, "evaluate": 1}
 """Raised when a change of the code changes a stage's results."""
@@ -96,21 +97,41 @@ def perform(stage: Stage, store: Store, *, shipped: bool = False) -> Outcome:
     """Compute a stage whose inputs are done, unless it is done or somebody else is at it."""
     if store.get(stage.name) is not None:
         return "done"
-    with store.claim(stage.name) as mine:
-        if not mine:
+    with store.claim(stage.name) as claim:
+        if claim is None:
             return "busy"
         if store.get(stage.name) is not None:
             return "done"
         inputs = {role: _needed(store, part) for role, part in stage.inputs.items()}
         begun = time.monotonic()
         work = store.work(stage.name)
+        _drop_foreign_run(stage, work, inputs)
         description = stage.describe()
         if shipped and _copy_shipped(stage, work, inputs):
             description["shipped"] = True
         else:
             RUNNERS[stage.kind](stage, work, inputs)
-        store.publish(stage.name, description, time.monotonic() - begun)
+        if not claim.held():
+            return "busy"
+        store.publish(stage.name, description, max(time.monotonic() - begun, _logged(work)))
     return "computed"
+
+
+def _drop_foreign_run(stage: Stage, work: Path, inputs: dict[str, Artifact]) -> None:
+    """Drop unfinished work whose inputs had another path: the store was moved."""
+    paths = sorted(str(artifact.path) for artifact in inputs.values())
+    note = work / "inputs.json"
+    if note.exists() and json.loads(note.read_text()) != paths:
+        shutil.rmtree(work / "run", ignore_errors=True)
+    write_atomic(note, json.dumps(paths))
+
+
+def _logged(work: Path) -> float:
+    """Seconds that a training says it took, interrupted attempts included."""
+    path = work / "run" / "log.jsonl"
+    if not path.exists():
+        return 0.0
+    return max((line.get("seconds", 0.0) for line in read_log(path)), default=0.0)
 
 
 def _needed(store: Store, stage: Stage) -> Artifact:
@@ -159,7 +180,7 @@ def _evaluate(stage: Stage, work: Path, inputs: dict[str, Artifact]) -> None:
         attacker = ATTACKERS.create(cell["attacker"], budget=config.budget)
         column = Column(cell["attacker"], static=attacker)
     record, curve = evaluate_cell(config, env_of(config.env), victim, column, cell["replication"])
-    line = {**record.to_json(), "config_hash": stage.key}
+    line = {**record.to_json(), "level": config.eps, "config_hash": stage.key}
     write_atomic(work / OUT / "records.jsonl", json.dumps(line) + "\n")
     every = max(1, len(curve.mean) // 100)
     points = {

@@ -57,11 +57,26 @@ class Artifact:
         return [json.loads(line) for line in path.read_text().splitlines()]
 
 
+@dataclass(frozen=True)
+class Claim:
+    store: Store
+    name: str
+    path: Path
+
+    def held(self) -> bool:
+        """False if this process was taken for dead and somebody else has gone on."""
+        found = self.store._claims(self.name)
+        return bool(found) and found[-1] == self.path
+
+
+def _number(claim: Path) -> int:
+    return int(claim.suffix[1:])
+
+
 class Store:
     def __init__(self, root: Path | str, claim_seconds: float | None = None) -> None:
-        self.root = Path(root)
-        wanted = os.environ.get("MITHRIDATE_CLAIM_SECONDS")
-        self.claim_seconds = claim_seconds or float(wanted or CLAIM_SECONDS)
+        self.root = Path(root).resolve()
+        self.claim_seconds = claim_seconds or _claim_seconds()
         self._verified: dict[str, Artifact] = {}
 
     @classmethod
@@ -70,7 +85,8 @@ class Store:
         path = Path(root)
         marker = path / "store.json"
         if not marker.exists():
-            if path.exists() and (not path.is_dir() or any(path.iterdir())):
+            foreign = path.exists() and (not path.is_dir() or any(_visible(path)))
+            if foreign and not marker.exists():  # it may have been made just now
                 raise UserError(f"{path} exists and is not a store; choose another --store")
             make_directory(path)
             write_atomic(marker, json.dumps({"format": 1}) + "\n")
@@ -137,22 +153,23 @@ class Store:
     # Claims ----------------------------------------------------------------------------------
 
     @contextmanager
-    def claim(self, name: str) -> Iterator[bool]:
-        """True while this process has the stage to itself; False if somebody else has."""
+    def claim(self, name: str) -> Iterator[Claim | None]:
+        """A claim while this process has the stage to itself; None if somebody else has."""
         path = self._take(name)
         if path is None:
-            yield False
+            yield None
             return
         stop = threading.Event()
         keeper = threading.Thread(target=self._keep, args=(path, stop), daemon=True)
         keeper.start()
         try:
-            yield True
+            yield Claim(self, name, path)
         finally:
             stop.set()
             keeper.join()
             for old in self._claims(name):  # those of the dead before us, and our own last
-                old.unlink(missing_ok=True)
+                if _number(old) <= _number(path):
+                    old.unlink(missing_ok=True)
 
     def claimed(self, name: str) -> bool:
         """Whether somebody alive is working on it."""
@@ -162,7 +179,7 @@ class Store:
     def _claims(self, name: str) -> list[Path]:
         """All claims ever laid to a stage and not lifted, the latest last."""
         found = (self.root / "claims").glob(f"{name}.*")
-        return sorted(found, key=lambda path: int(path.suffix[1:]))
+        return sorted(found, key=_number)
 
     def _take(self, name: str) -> Path | None:
         """Lay the next claim, unless the latest is alive. Of several takers of a dead one, all try
@@ -170,13 +187,18 @@ class Store:
         found = self._claims(name)
         if found and self._age(found[-1]) < self.claim_seconds:
             return None
-        number = int(found[-1].suffix[1:]) + 1 if found else 0
+        number = _number(found[-1]) + 1 if found else 0
         path = self.root / "claims" / f"{name}.{number}"
         try:
             with path.open("x") as file:
                 file.write(f"{socket.gethostname()} {os.getpid()}\n")
         except FileExistsError:
             return None
+        # Somebody who saw no claim at all may have laid a lower one in the meantime: it goes first.
+        for other in self._claims(name):
+            if _number(other) < number and self._age(other) < self.claim_seconds:
+                path.unlink(missing_ok=True)
+                return None
         return path
 
     def _age(self, path: Path) -> float:
@@ -244,6 +266,21 @@ class Store:
             else:
                 path.unlink(missing_ok=True)
         return found
+
+
+def _visible(path: Path) -> list[str]:
+    return [name for name in os.listdir(path) if not name.startswith(".")]
+
+
+def _claim_seconds() -> float:
+    text = os.environ.get("MITHRIDATE_CLAIM_SECONDS", str(CLAIM_SECONDS))
+    try:
+        value = float(text)
+    except ValueError:
+        value = 0.0
+    if not value > 0:
+        raise UserError(f"MITHRIDATE_CLAIM_SECONDS must be a positive number, not '{text}'")
+    return value
 
 
 def check(path: Path) -> str | None:

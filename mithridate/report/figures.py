@@ -9,11 +9,23 @@ from typing import Any
 import matplotlib
 import torch
 
+from mithridate.errors import UserError
 from mithridate.evaluation.crossplay import Evaluation
 from mithridate.files import make_directory
 
 matplotlib.use("Agg")
 from matplotlib import pyplot as plt
+
+
+def check_figure(path: Path) -> None:
+    """Raise a UserError if no figure can be saved there."""
+    known = plt.gcf().canvas.get_supported_filetypes()
+    plt.close()
+    if path.suffix[1:].lower() not in known:
+        raise UserError(
+            f"--figure {path}: the name must end in one of .{', .'.join(sorted(known))}"
+        )
+    make_directory(path.parent)
 
 
 def score_curves(evaluation: Evaluation, path: Path) -> None:

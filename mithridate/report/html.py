@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 from importlib.metadata import version
 from pathlib import Path
@@ -17,6 +18,7 @@ from mithridate.report.svg import line_chart
 
 def render(store: Store, *, live: bool = False) -> str:
     """The page. `live`: it asks now and then whether it has changed, and reloads itself."""
+    seen = fingerprint(store)  # before anything is read: what comes after is then noticed
     environment = Environment(
         loader=PackageLoader("mithridate.report", "templates"), autoescape=True,
         undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True,
@@ -29,7 +31,15 @@ def render(store: Store, *, live: bool = False) -> str:
     environment.globals["column_title"] = column_title
     environment.globals["cell_style"] = cell_style
     template = environment.get_template("report.html.j2")
-    return template.render(sections=summarise(store), live=live, version=version("mithridate"))
+    return template.render(
+        sections=summarise(store), live=live, fingerprint=seen, version=version("mithridate")
+    )
+
+
+def fingerprint(store: Store) -> str:
+    """Changes whenever the page would."""
+    text = json.dumps([store.names(), store.graphs()], sort_keys=True)
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
 def column_title(column: str) -> str:

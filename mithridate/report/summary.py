@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Literal
 
 from mithridate.config import EnvConfig, EvaluateConfig, parse
@@ -71,6 +71,7 @@ class CurveView:
 class SectionView:
     """One recipe as it stands in the store."""
 
+    name: str
     recipe: Recipe
     preset: str
     replications: int
@@ -82,11 +83,8 @@ class SectionView:
     tables: list[TableView]
     curves: list[CurveView]
     stages: list[dict[str, Any]]
-    records: list[dict[str, Any]] = field(default_factory=list)
-
-    @property
-    def name(self) -> str:
-        return f"{self.recipe.name}-{self.preset}"
+    records: list[dict[str, Any]]
+    sets: list[str]
 
     def verdicts(self) -> dict[str, int]:
         counts = {"agrees": 0, "better": 0, "worse": 0}
@@ -122,7 +120,8 @@ def _section(store: Store, recipe: Recipe, graph: dict[str, Any]) -> SectionView
     ]  # fmt: skip
     tables = [_table(recipe, env, metric, eps, records, described, graph) for eps in recipe.levels]
     return SectionView(
-        recipe=recipe, preset=graph["preset"], replications=graph["replications"],
+        name=graph["name"], sets=graph["sets"], recipe=recipe, preset=graph["preset"],
+        replications=graph["replications"],
         seed=graph["seed"], done=len(artifacts), total=len(described),
         seconds=sum(a.seconds for a in artifacts.values()), metric=metric, tables=tables,
         curves=_curves(recipe, metric, cells, artifacts, graph), stages=stages, records=records,
@@ -138,8 +137,7 @@ def _table(
     described: dict[str, Any],
     graph: dict[str, Any],
 ) -> TableView:
-    clean_or_level = [r for r in records if r["attacker"] == "none" or r["eps"] == eps]
-    cells = Cells(clean_or_level, metric.better)
+    cells = Cells([r for r in records if r["level"] == eps], metric.better)
     columns = [*recipe.static, *(f"learned({target})" for target in recipe.targets)]
     # The order of the paper: learned attackers, random, structured, clean.
     order = sorted(
@@ -218,7 +216,10 @@ def _curves(
         record = artifact.records()[0]
         points = json.loads((artifact.path / "curve.json").read_text())
         line = list(zip(points["step"], points["mean"], strict=True))
-        by_column.setdefault(column_of(record), {}).setdefault(record["agent"], []).append(line)
+        column = column_of(record)
+        if len(recipe.levels) > 1:
+            column += f", eps {record['level']:g}"
+        by_column.setdefault(column, {}).setdefault(record["agent"], []).append(line)
     for column, victims in by_column.items():
         name = "no attack" if column == "none" else column.replace("_", " ")
         title = f"{metric.name} over time: {name}"

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import hashlib
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 from mithridate.errors import UserError
 from mithridate.experiments.store import Store
-from mithridate.report.html import render
+from mithridate.report.html import fingerprint, render
 
 
 def server(store: Store, port: int = 0) -> ThreadingHTTPServer:
@@ -38,9 +37,3 @@ def server(store: Store, port: int = 0) -> ThreadingHTTPServer:
         return ThreadingHTTPServer(("127.0.0.1", port), Handler)
     except OSError as error:
         raise UserError(f"cannot serve on port {port}: {error.strerror}") from None
-
-
-def fingerprint(store: Store) -> str:
-    """Changes whenever the page would."""
-    names = [*store.names(), *(sorted(store.graphs()))]
-    return hashlib.sha256("\n".join(names).encode()).hexdigest()[:16]

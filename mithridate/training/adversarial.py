@@ -277,6 +277,7 @@ def with_fingerprint(config: AdversarialConfig) -> AdversarialConfig:
             f"{model.context_length} steps; the environment has {env.spec.n_actions} and "
             f"{env.spec.horizon}"
         )
+    _population(config)  # an unknown attacker or too small a share is found before anything is made
     return config.model_copy(update={"start_sha256": tensors_sha256(model.state_dict())})
 
 

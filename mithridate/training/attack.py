@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,7 @@ from safetensors.torch import save as save_tensors
 from torch import Tensor
 
 from mithridate.agents.in_context import InContextAgent
-from mithridate.agents.resolve import AgentLike, make_agent
+from mithridate.agents.resolve import AgentLike, make_agent, source_sha256
 from mithridate.config import AttackConfig
 from mithridate.envs import env_of
 from mithridate.errors import UserError
@@ -109,7 +110,7 @@ def attack(
 
 
 def with_fingerprint(config: AttackConfig, target: AgentLike | None = None) -> AttackConfig:
-    """The configuration, bound to the weights that its target has now."""
+    """The configuration, bound to the weights or the source code that its target has now."""
     agent = make_agent(config.target if target is None else target)[1]
     if hasattr(agent, "reveal"):
         raise UserError(f"'{config.target}' knows the attack; there is nothing to learn against it")
@@ -118,8 +119,11 @@ def with_fingerprint(config: AttackConfig, target: AgentLike | None = None) -> A
     digest = None
     if isinstance(agent, InContextAgent):
         digest = tensors_sha256(agent.model.state_dict())
+        agent.check(env_of(config.env).spec)
+    elif target is None and ":" in config.target:
+        digest = source_sha256(config.target)
     if config.target_sha256 not in (None, digest):
-        raise UserError(f"target '{config.target}' has other weights than this run began with")
+        raise UserError(f"target '{config.target}' has changed since this run began")
     return config.model_copy(update={"target_sha256": digest})
 
 
@@ -134,10 +138,11 @@ def run_name(config: AttackConfig, target: AgentLike | None = None) -> str:
 def _save(path: Path, trainee: AttackTraining) -> None:
     tensors = {f"attacker.{k}": t for k, t in trainee.tensors().items()}
     tensors |= {f"tasks.{k}": t for k, t in trainee.tasks.tensors().items()}
+    metrics = trainee.evaluate(trainee.config.rounds)
     meta = {
         "format": FORMAT,
         "config": trainee.config.to_json(),
-        "metrics": trainee.evaluate(trainee.config.rounds),
+        "metrics": {k: None if math.isnan(v) else v for k, v in metrics.items()},
         "versions": versions(),
         "sha256": tensors_sha256(tensors),
     }
@@ -168,7 +173,7 @@ class LearnedAttack:
         if damaged:
             raise UserError(f"attackers {self.path} are damaged: checksum differs; restore them")
         self.env = env
-        self.metrics: dict[str, float] = meta["metrics"]
+        self.metrics: dict[str, float | None] = meta["metrics"]
         self.sha256: str = hashlib.sha256(data).hexdigest()
 
         def part(prefix: str) -> dict[str, Tensor]:

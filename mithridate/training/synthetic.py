@@ -62,9 +62,9 @@ def poisoned(
     draw = rng.child("spreads").generator()
     spreads = np.abs(draw.standard_normal(tuple(values.shape)))
     spreads *= spread_budget * draw.random((len(values), 1)) * (draw.random((len(values), 1)) < 0.5)
-    spreads /= np.maximum(np.linalg.norm(spreads, axis=1, keepdims=True), spread_budget) / (
-        spread_budget or 1.0
-    )
+    if spread_budget > 0:
+        length = np.linalg.norm(spreads, axis=1, keepdims=True)
+        spreads /= np.maximum(length, spread_budget) / spread_budget
     shape = tuple(contexts.rewards.shape)
     device = contexts.rewards.device
     hit = torch.from_numpy(draw.random(shape, dtype=np.float32)).to(device) < eps[:, None]
