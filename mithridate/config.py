@@ -170,6 +170,8 @@ class ThreatConfig(Config):
 
     attacker: str = "gaussian"
     """A registered attacker, or none for clean episodes."""
+    target: str | None = None
+    """Whom these attackers learn to hurt: a registered agent; null for the model in training."""
     share: PositiveFloat = 1.0
     """Weight of this part among all threats."""
     eps: Fraction | None = None

@@ -10,6 +10,7 @@ import time
 import pytest
 import torch
 
+from mithridate.attackers.gaussian import GaussianAttacker
 from mithridate.config import AdversarialConfig, AttackConfig, parse, resolve
 from mithridate.envs import make_env
 from mithridate.errors import TrainingDiverged, UserError
@@ -105,6 +106,25 @@ def test_tasks_are_divided_among_threats_and_renewed(smoke_model):
     assert len(trainee.memory) == 1
 
 
+def test_attackers_may_chase_somebody_else(smoke_model, monkeypatch):
+    """A part with a target learns from the target's rollouts, the other from the model's."""
+    threats = [{"attacker": "gaussian"}, {"attacker": "gaussian", "target": "ts"}]
+    trainee = AdversarialTraining(smoke(smoke_model, f"threats={json.dumps(threats)}"))
+    seen = []
+    original = GaussianAttacker.update
+
+    def update(self, trajectory):
+        seen.append(trajectory)
+        return original(self, trajectory)
+
+    monkeypatch.setattr(GaussianAttacker, "update", update)
+    trainee.step(2)
+    lived = trainee.memory[-1].actions
+    assert torch.equal(seen[0].actions, lived[:10])
+    assert not torch.equal(seen[1].actions, lived[10:])
+    assert trainee.attacker.parts[1][1].tensors()["offsets"].any()
+
+
 def test_the_synthetic_rounds_need_no_rollout(smoke_model, monkeypatch):
     trainee = AdversarialTraining(smoke(smoke_model))
     monkeypatch.setattr(AdversarialTraining, "_play", lambda *a: pytest.fail("rolled out"))
@@ -187,6 +207,9 @@ def test_a_diverging_run_says_so(smoke_model, tmp_path, monkeypatch):
         (["batches.long_length=30"], "exceeds env.horizon"),
         (['threats=[{"attaker": "none"}]'], "unknown key"),
         (['threats=[{"attacker": "swop"}]'], "did you mean 'swap'"),
+        (['threats=[{"target": "tss"}]'], "did you mean 'ts'"),
+        (['threats=[{"target": "oracle"}]'], "knows the attack"),
+        (['threats=[{"attacker": "swap", "target": "ts"}]'], "does not learn"),
         (['threats=[{"share": 1.0}, {"share": 1e-9}]'], "too small"),
     ],
 )

@@ -8,9 +8,12 @@ of executors may share a store. A stage that somebody else is computing is looke
 from __future__ import annotations
 
 import concurrent.futures
+import contextlib
 import importlib.util
 import multiprocessing
 import os
+import socket
+import sys
 import time
 from concurrent.futures.process import BrokenProcessPool
 from pathlib import Path
@@ -103,7 +106,8 @@ def run_graph(
     elif executor == "processes":
         _processes(frontier, store, shipped, watcher, workers)
     else:
-        _ray(frontier, store, shipped, watcher, address)
+        with contextlib.redirect_stdout(sys.stderr):  # Ray says there what it thinks of dead nodes
+            _ray(frontier, store, shipped, watcher, address)
 
 
 def _inline(frontier: Frontier, store: Store, shipped: bool, watcher: Watcher) -> None:
@@ -209,19 +213,35 @@ def _count_loss(losses: dict[str, int], stage: Stage) -> None:
 # Ray -------------------------------------------------------------------------------------------
 
 
+LOOPBACK = ("127.", "localhost")
+
+
+def _check_reachable(address: str) -> None:
+    """Ray itself would try for minutes."""
+    host, _, port = address.rpartition(":")
+    try:
+        socket.create_connection((host, int(port)), timeout=10).close()
+    except (OSError, ValueError) as error:
+        raise UserError(f"cannot reach the Ray cluster {address}: {error}") from None
+
+
 def _ray(
     frontier: Frontier, store: Store, shipped: bool, watcher: Watcher, address: str | None
 ) -> None:
     """Stages as Ray tasks that ask for their threads. Ray tries a task again when its worker or
     node dies; the store, on a path that all nodes share, keeps what was finished."""
+    if address is not None:
+        _check_reachable(address)
+    if address is None or address.startswith(LOOPBACK):
+        # A cluster on this machine alone. Ray would look for it at the machine's other address.
+        os.environ.setdefault("RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER", "0")
     import ray
 
     started_here = not ray.is_initialized()
     if started_here:
         options: dict[str, Any] = {"log_to_driver": False, "logging_level": "ERROR"}
         if address is None:
-            options["_node_ip_address"] = "127.0.0.1"
-            options["include_dashboard"] = False
+            options |= {"include_dashboard": False, "_node_ip_address": "127.0.0.1"}
         try:
             ray.init(address=address, **options)
         except (ConnectionError, ValueError, RuntimeError) as error:

@@ -211,15 +211,15 @@ def _copy_shipped(stage: Stage, work: Path, inputs: dict[str, Artifact]) -> bool
         return False
     for name in zoo_names():
         card = load_model(name)[1]
-        training = dict(card["training"])
+        if card["kind"] != {"pretrain": "dpt", "train": "at-dpt"}[stage.kind]:
+            continue
+        kind = PretrainConfig if stage.kind == "pretrain" else AdversarialConfig
+        training = parse(kind, card["training"]).to_json()  # fields that are new get their defaults
         if stage.kind == "train":
-            digest = training.pop("start_sha256", None)
-            training.pop("start", None)
             start = load_model(inputs["start"].path / "model.safetensors")[0]
-            if digest != tensors_sha256(start.state_dict()):
+            if training["start_sha256"] != tensors_sha256(start.state_dict()):
                 continue
-        wanted = {k: v for k, v in stage.config.items() if k not in ("start", "start_sha256")}
-        if training == wanted:
+        if _without_start(training) == _without_start(stage.config):
             path = find(name)
             shutil.copyfile(path, work / OUT / "model.safetensors")
             shutil.copyfile(path.with_suffix(".json"), work / OUT / "model.json")
@@ -228,3 +228,7 @@ def _copy_shipped(stage: Stage, work: Path, inputs: dict[str, Artifact]) -> bool
                 shutil.copyfile(log, work / OUT / "log.jsonl")
             return True
     return False
+
+
+def _without_start(config: dict[str, Any]) -> dict[str, Any]:
+    return {k: v for k, v in config.items() if k not in ("start", "start_sha256")}

@@ -5,7 +5,8 @@ need no rollouts. Then the game: the model acts in M tasks, each under an attack
 the attackers learn from the true rewards by REINFORCE; the model learns, by cross-entropy to the
 oracle's actions, from the poisoned contexts it has just lived through, from those of the last few
 rounds, and from fresh synthetic ones. After each round some tasks are replaced by new ones, whose
-attackers begin anew.
+attackers begin anew. The attackers of a part of the tasks may chase another agent than the model
+(`target`): they then learn from that agent's rollouts, and the model has to live with the result.
 
 The game does not settle by itself: attackers that chase the model leave a trail that it forgets.
 Memory, fresh tasks and synthetic contexts are what keeps it from going in circles.
@@ -37,7 +38,7 @@ from mithridate.training.loop import Cadence, Values, Watcher, train
 from mithridate.training.optimiser import Optimiser
 from mithridate.training.run_directory import RunDirectory, explain_divergence
 from mithridate.training.synthetic import poisoned
-from mithridate.types import Contexts, Env, Tasks, Trajectory
+from mithridate.types import Agent, Contexts, Env, Tasks, Trajectory
 
 VALIDATION = ("none", "uniform", "raise_worst", "lower_best", "swap")
 
@@ -58,6 +59,7 @@ class AdversarialTraining:
         self.loss_limit = config.explosion_factor * math.log(max(2, self.env.spec.n_actions))
         self.tasks = self._fresh_tasks(0, config.tasks)
         self.attacker, self.eps = _population(config)
+        self.targets = _targets(config)
         self.memory: list[Contexts] = []
 
     def _agent(self) -> InContextAgent:
@@ -94,7 +96,13 @@ class AdversarialTraining:
         parts = zip(self.attacker.slices(), self.attacker.parts, strict=True)
         for i, (rows, (_, attacker)) in enumerate(parts):
             if attacker is not None and hasattr(attacker, "update"):
-                learned = attacker.update(trajectory.select(rows))
+                lived = trajectory.select(rows)
+                if (target := self.targets[i]) is not None:
+                    lived = rollout(
+                        self.env, self.tasks.select(rows), target, attacker, self.eps[rows],
+                        rng=rng.child("target", i),
+                    )  # fmt: skip
+                learned = attacker.update(lived)
                 values |= {f"{key}_{i}": value for key, value in learned.items()}
         self.memory = [*self.memory, contexts_of(trajectory)][-config.memory :]
         return values
@@ -221,11 +229,23 @@ def _population(config: AdversarialConfig) -> tuple[MixtureAttacker, Tensor]:
         if threat.attacker != "none":
             budget = _or(threat.budget, config.budget)
             attacker = ATTACKERS.create(threat.attacker, budget=budget)
+            if threat.target is not None and not hasattr(attacker, "update"):
+                raise UserError(f"threats: attacker '{threat.attacker}' does not learn: no target")
             if hasattr(attacker, "learning"):
                 attacker.learning = True
         parts.append((int(size), attacker))
     eps = [_or(threat.eps, config.eps) for threat in config.threats]
     return MixtureAttacker(parts), torch.tensor(np.repeat(eps, sizes), dtype=torch.float32)
+
+
+def _targets(config: AdversarialConfig) -> list[Agent | None]:
+    """Whom each part's attackers chase, if it is not the model."""
+    named = [threat.target for threat in config.threats]
+    found = [None if name is None else make_agent(name)[1] for name in named]
+    for name, agent in zip(named, found, strict=True):
+        if hasattr(agent, "reveal"):
+            raise UserError(f"threats: '{name}' knows the attack; it cannot be a target")
+    return found
 
 
 def _or(value: float | None, default: float) -> float:
@@ -277,7 +297,7 @@ def with_fingerprint(config: AdversarialConfig) -> AdversarialConfig:
             f"{model.context_length} steps; the environment has {env.spec.n_actions} and "
             f"{env.spec.horizon}"
         )
-    _population(config)  # an unknown attacker or too small a share is found before anything is made
+    _population(config), _targets(config)  # what is wrong is found before anything is made
     return config.model_copy(update={"start_sha256": tensors_sha256(model.state_dict())})
 
 
