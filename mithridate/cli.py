@@ -299,7 +299,7 @@ def demo(
     """Train attackers live against AT-DPT, DPT, TS and crUCB, and show who survives whom."""
     from mithridate.demo import run
 
-    run(out, Console())
+    run(out, wide_console())
 
 
 @app.command()
