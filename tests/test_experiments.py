@@ -100,7 +100,7 @@ def test_a_moved_store_goes_on(tmp_path, monkeypatch):
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr("mithridate.training.adversarial.save_model", stop)
+        patch.setattr("mithridate.training.model_run.save_model", stop)
         with pytest.raises(KeyboardInterrupt):
             perform(training, store)
     (tmp_path / "here").rename(tmp_path / "there")

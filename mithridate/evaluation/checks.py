@@ -21,9 +21,13 @@ class Flag:
     text: str
 
 
+def column_name(attacker: str, target: str | None) -> str:
+    """What a column of a table is called."""
+    return attacker if target is None else f"learned({target})"
+
+
 def column_of(record: dict[str, Any]) -> str:
-    target = record["target"]
-    return str(record["attacker"]) if target is None else f"learned({target})"
+    return column_name(record["attacker"], record["target"])
 
 
 class Cells:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 from mithridate.agents.resolve import Victim, make_victims, parse_call
 from mithridate.config import AttackConfig, EvaluateConfig, parse
 from mithridate.errors import UserError, unknown
+from mithridate.evaluation.checks import column_name
 from mithridate.registry import ATTACKERS
 from mithridate.types import Attacker, Tasks
 
@@ -35,7 +36,7 @@ class Column:
 
     @property
     def name(self) -> str:
-        return self.attacker if self.target is None else f"learned({self.target})"
+        return column_name(self.attacker, self.target)
 
     def meet(self, replication: int) -> tuple[Attacker | None, Tasks | None]:
         """The attacker that victim number `replication` meets, and its tasks if it has its own."""
@@ -57,7 +58,7 @@ def make_columns(
     wanted = [
         one for text in dict.fromkeys(config.attackers) for one in _meant(text, config, victims)
     ]
-    names = [one.name if isinstance(one, Column) else f"learned({one.label})" for one in wanted]
+    names = [one.name if isinstance(one, Column) else column_name("", one.label) for one in wanted]
     twice = next((name for name in names if names.count(name) > 1), None)
     if twice is not None:
         raise UserError(f"--attackers: {twice} is there twice; a column needs a name of its own")

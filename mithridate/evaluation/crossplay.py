@@ -11,6 +11,7 @@ import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from functools import cached_property
 from typing import Any
 
 import torch
@@ -19,6 +20,7 @@ from torch import Tensor
 from mithridate.agents.resolve import AgentLike, Victim, make_victims
 from mithridate.config import EnvConfig, EvaluateConfig, parse
 from mithridate.envs import env_of
+from mithridate.evaluation.checks import Cells, column_name
 from mithridate.evaluation.columns import Column, make_columns
 from mithridate.evaluation.statistics import mean_ci95
 from mithridate.registry import ENVS
@@ -55,7 +57,7 @@ class Record:
 
     @property
     def column(self) -> str:
-        return self.attacker if self.target is None else f"learned({self.target})"
+        return column_name(self.attacker, self.target)
 
     def to_json(self) -> dict[str, Any]:
         def plain(value: Any) -> Any:
@@ -83,18 +85,22 @@ class Evaluation:
     def to_json(self) -> dict[str, Any]:
         return {"records": [record.to_json() for record in self.records]}
 
+    @cached_property
+    def cells(self) -> Cells:
+        return Cells([record.to_json() for record in self.records], self.metric.better)
+
     def agents(self) -> list[str]:
-        return list(dict.fromkeys(record.agent for record in self.records))
+        return self.cells.victims
 
     def columns(self) -> list[str]:
-        return list(dict.fromkeys(record.column for record in self.records))
+        return self.cells.columns
 
     def cell(self, agent: str, column: str) -> tuple[float, float]:
         """Mean and its interval: over replications, or over the tasks of a single one."""
-        rows = [r for r in self.records if r.agent == agent and r.column == column]
-        if len(rows) == 1:
-            return rows[0].mean, rows[0].ci95
-        return mean_ci95([row.mean for row in rows])
+        found = self.cells.cell(agent, column)
+        if found is None:
+            raise KeyError(f"no cell for {agent} under {column}")
+        return found
 
     def summary(self, column: str | None = None) -> dict[str, tuple[float, float]]:
         """Each agent's cell in one column (the first, unless told)."""

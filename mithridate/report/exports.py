@@ -74,7 +74,7 @@ def as_latex(section: SectionView, table: TableView) -> str:
 def _latex_cell(cell: CellView) -> str:
     if cell.mean is None:
         return "--"
-    colour = f"\\cellcolor{{orange!{5 + 45 * cell.share:.0f}}}"
+    colour = f"\\cellcolor{{orange!{100 * cell.share:.0f}}}"
     interval = "" if cell.ci95 is None else f" $\\pm$ {cell.ci95:.1f}"
     return f"{colour}{cell.mean:.1f}{interval}"
 

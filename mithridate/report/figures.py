@@ -75,15 +75,23 @@ def _score_panel(evaluation: Evaluation, column: str, axes: Any) -> None:
 
 def training_curves(log: list[dict[str, Any]], path: Path, title: str) -> None:
     """Score per round of training: one line for each column of the log that is a score."""
-    names = {
-        "score_mean": "target", "score_0_gaussian": "AT-DPT", "frozen_0_gaussian": "DPT (frozen)",
-        "ts_0_gaussian": "TS", "score_1_none": "AT-DPT, clean",
-    }  # fmt: skip
+    lines_figure(training_lines(log), path, title, "round", "cumulative regret")
+
+
+TRAINING_LINES = {
+    "score_mean": "target", "score_0_gaussian": "AT-DPT", "frozen_0_gaussian": "DPT (frozen)",
+    "ts_0_gaussian": "TS", "score_1_none": "AT-DPT, clean tasks",
+}  # fmt: skip
+"""What the columns of a training's log are called in figures."""
+
+
+def training_lines(log: list[dict[str, Any]]) -> dict[str, list[tuple[float, float]]]:
+    """Points (round, score) of each line that the log has."""
     lines = {
-        label: [(line["step"], line[key]) for line in log if key in line]
-        for key, label in names.items()
+        label: [(float(line["step"]), float(line[key])) for line in log if key in line]
+        for key, label in TRAINING_LINES.items()
     }
-    lines_figure(lines, path, title, "round", "cumulative regret")
+    return {label: points for label, points in lines.items() if points}
 
 
 def lines_figure(

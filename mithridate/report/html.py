@@ -49,8 +49,7 @@ def column_title(column: str) -> str:
 
 
 def cell_style(cell: CellView) -> str:
-    """How much orange: 5 % … 50 %, as in the paper."""
-    return f"--share:{5 + 45 * cell.share:.0f}%"
+    return f"--share:{100 * cell.share:.0f}%"
 
 
 def write_report(store: Store, path: Path) -> list[Path]:

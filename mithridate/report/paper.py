@@ -68,6 +68,14 @@ def colour_range(env: EnvConfig, column: str) -> tuple[float, float] | None:
     return {"none": (10.0, 50.0), "uniform": (10.0, 70.0)}.get(column, (40.0, 100.0))
 
 
+def orange(value: float, scale: tuple[float, float], *, lower_is_better: bool = True) -> float:
+    """The share of orange, the rest being white: 50 % at the good end of the scale, 5 % at the
+    other."""
+    low, high = scale
+    badness = min(1.0, max(0.0, (value - low) / (high - low))) if high > low else 0.0
+    return 0.05 + 0.45 * (1 - badness if lower_is_better else badness)
+
+
 def _canonical(name: str) -> str:
     aliases: dict[str, str] = tables()["_aliases"]
     return aliases.get(name, name)

@@ -20,7 +20,9 @@ from mithridate.evaluation.checks import (
 )
 from mithridate.experiments.recipes import RECIPES, Recipe
 from mithridate.experiments.store import Artifact, Store
-from mithridate.report.paper import colour_range, paper_value
+from mithridate.report.figures import training_lines
+from mithridate.report.paper import colour_range, orange, paper_value
+from mithridate.training.run_directory import read_log
 from mithridate.types import Metric
 
 Verdict = Literal["agrees", "better", "worse"]
@@ -36,7 +38,7 @@ class CellView:
     ci95: float | None
     paper: tuple[float, float] | None
     share: float
-    """Of orange, 0 … 1; the more the better."""
+    """Of orange; the more the better."""
     verdict: Verdict | None
     replications: int
 
@@ -182,9 +184,7 @@ def _share(env: EnvConfig, cells: Cells, column: str, value: float) -> float:
     if scale is None:
         known = [cell[0] for victim in cells.victims if (cell := cells.cell(victim, column))]
         scale = (min(known), max(known))
-    low, high = scale
-    share = 1 - (value - low) / (high - low) if high > low else 1.0
-    return min(1.0, max(0.0, share if cells.better == "lower" else 1 - share))
+    return orange(value, scale, lower_is_better=cells.better == "lower")
 
 
 def _verdict(
@@ -228,22 +228,12 @@ def _curves(
     return found
 
 
-TRAINING_LINES = {
-    "score_0_gaussian": "AT-DPT", "frozen_0_gaussian": "DPT (frozen)", "ts_0_gaussian": "TS",
-    "score_1_none": "AT-DPT, clean tasks",
-}  # fmt: skip
-
-
 def _training_lines(trainings: Sequence[Artifact]) -> dict[str, list[tuple[float, float]]]:
     lines: dict[str, list[list[tuple[float, float]]]] = {}
     for artifact in trainings:
         path = artifact.path / "log.jsonl"
-        if not path.exists():
-            continue
-        log = [json.loads(line) for line in path.read_text().splitlines()]
-        for key, label in TRAINING_LINES.items():
-            points = [(float(line["step"]), float(line[key])) for line in log if key in line]
-            if points:
+        if path.exists():
+            for label, points in training_lines(read_log(path)).items():
                 lines.setdefault(label, []).append(points)
     return {label: _average(found) for label, found in lines.items()}
 

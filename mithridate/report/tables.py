@@ -9,7 +9,7 @@ from rich.text import Text
 
 from mithridate.config import EnvConfig
 from mithridate.evaluation.crossplay import Evaluation
-from mithridate.report.paper import colour_range, paper_value
+from mithridate.report.paper import colour_range, orange, paper_value
 
 ORANGE = (255, 128, 0)
 
@@ -78,12 +78,8 @@ def matrix_table(evaluation: Evaluation) -> Table:
 
 def worst_attack(evaluation: Evaluation, agent: str) -> str:
     """The attack under which an agent fares worst, and how it fares."""
-    attacks = [column for column in evaluation.columns() if column != "none"]
-    if not attacks:
-        return "–"
-    pick = max if evaluation.metric.better == "lower" else min
-    worst = pick(attacks, key=lambda column: evaluation.cell(agent, column)[0])
-    return f"{worst}\n{evaluation.cell(agent, worst)[0]:.1f}"
+    worst = evaluation.cells.worst(agent)
+    return "–" if worst is None else f"{worst[0]}\n{worst[1]:.1f}"
 
 
 def _paper(evaluation: Evaluation, agent: str, column: str, digits: int) -> str | None:
@@ -94,12 +90,10 @@ def _paper(evaluation: Evaluation, agent: str, column: str, digits: int) -> str 
 
 
 def _style(env: EnvConfig, column: str, value: float) -> str:
-    """Black on orange, mixed with white as in the paper's tables: 50 % at the low end of the
-    range, 5 % at its high end."""
+    """Black on orange, mixed with white as in the paper's tables."""
     scale = colour_range(env, column)
     if scale is None:
         return ""
-    low, high = scale
-    share = 0.05 + 0.45 * min(1.0, max(0.0, 1 - (value - low) / (high - low)))
+    share = orange(value, scale)
     red, green, blue = (round(255 + share * (c - 255)) for c in ORANGE)
     return f"black on rgb({red},{green},{blue})"

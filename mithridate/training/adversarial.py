@@ -30,13 +30,14 @@ from mithridate.envs import env_of
 from mithridate.errors import UserError
 from mithridate.evaluation.crossplay import step_scores
 from mithridate.evaluation.statistics import mean_ci95
-from mithridate.model.weights import load_model, save_model, tensors_sha256
+from mithridate.model.weights import load_model, tensors_sha256
 from mithridate.registry import ATTACKERS
 from mithridate.rng import Rng
 from mithridate.rollout import rollout
-from mithridate.training.loop import Cadence, Values, Watcher, train
+from mithridate.training.loop import Cadence, Values, Watcher
+from mithridate.training.model_run import run_training
 from mithridate.training.optimiser import Optimiser
-from mithridate.training.run_directory import RunDirectory, explain_divergence
+from mithridate.training.run_directory import part
 from mithridate.training.synthetic import poisoned
 from mithridate.types import Agent, Contexts, Env, Tasks, Trajectory
 
@@ -187,6 +188,9 @@ class AdversarialTraining:
             values |= {f"{label}_mean": mean, f"{label}_ci95": ci95}
         return values | {"clean_tasks": n}
 
+    def cadence(self) -> Cadence:
+        return Cadence(self.rounds, 1, self.config.evaluate_every, self.config.checkpoint_every)
+
     # Keeping ---------------------------------------------------------------------------------
 
     def tensors(self) -> dict[str, Tensor]:
@@ -202,17 +206,14 @@ class AdversarialTraining:
         return tensors
 
     def load_tensors(self, tensors: dict[str, Tensor]) -> None:
-        def part(prefix: str) -> dict[str, Tensor]:
-            return {k.removeprefix(prefix): t for k, t in tensors.items() if k.startswith(prefix)}
-
-        self.model.load_state_dict(part("model."))
-        self.optimiser.load_tensors(part("optimiser."))
-        self.tasks = type(self.tasks)(**part("tasks."))
+        self.model.load_state_dict(part(tensors, "model."))
+        self.optimiser.load_tensors(part(tensors, "optimiser."))
+        self.tasks = type(self.tasks)(**part(tensors, "tasks."))
         for i, (_, attacker) in enumerate(self.attacker.parts):
-            if found := part(f"attacker{i}."):
+            if found := part(tensors, f"attacker{i}."):
                 attacker.load_tensors(found)  # type: ignore[union-attr]
         self.memory = []
-        while found := part(f"memory{len(self.memory)}."):
+        while found := part(tensors, f"memory{len(self.memory)}."):
             self.memory.append(Contexts(**found))
 
 
@@ -276,15 +277,12 @@ def train_adversarially(
 ) -> Path:
     """Train in the directory `out` (default runs/train-<env>-<hash>), or go on where an earlier
     call stopped. Returns the path of the weights."""
-    torch.set_num_threads(config.threads)
     config = with_fingerprint(config)
-    run = RunDirectory(Path(out) if out else default_directory(config), config)
-    try:
-        if not run.model_path.with_suffix(".json").exists():
-            _train_and_save(config, run, watchers)
-    finally:
-        run.close()
-    return run.model_path
+    directory = Path(out) if out else default_directory(config)
+    return run_training(
+        config, directory, lambda: AdversarialTraining(config), watchers,
+        kind="at-dpt", temperature=config.temperature,
+    )  # fmt: skip
 
 
 def with_fingerprint(config: AdversarialConfig) -> AdversarialConfig:
@@ -303,22 +301,3 @@ def with_fingerprint(config: AdversarialConfig) -> AdversarialConfig:
 
 def default_directory(config: AdversarialConfig) -> Path:
     return Path("runs") / f"train-{config.env.name}-{with_fingerprint(config).hash()}"
-
-
-def _train_and_save(
-    config: AdversarialConfig, run: RunDirectory, watchers: list[Watcher] | None
-) -> None:
-    trainee = AdversarialTraining(config)
-    cadence = Cadence(trainee.rounds, 1, config.evaluate_every, config.checkpoint_every)
-    with explain_divergence(run):
-        train(trainee, cadence, run, watchers)
-    card: dict[str, Any] = {
-        "kind": "at-dpt",
-        "env": config.env.to_json(),
-        "temperature": config.temperature,
-        "seed": config.seed,
-        "config_hash": config.hash(),
-        "training": config.to_json(),
-        "metrics": trainee.measure(config.final_tasks, trainee.rng.child("final")),
-    }
-    save_model(run.model_path, trainee.model, card)

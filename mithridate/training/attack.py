@@ -32,7 +32,7 @@ from mithridate.registry import ATTACKERS, ENVS
 from mithridate.rng import Rng
 from mithridate.rollout import rollout
 from mithridate.training.loop import Cadence, Values, Watcher, train
-from mithridate.training.run_directory import RunDirectory
+from mithridate.training.run_directory import RunDirectory, part
 from mithridate.types import Attacker, Env, Tasks
 from mithridate.versions import versions
 
@@ -176,10 +176,7 @@ class LearnedAttack:
         self.metrics: dict[str, float | None] = meta["metrics"]
         self.sha256: str = hashlib.sha256(data).hexdigest()
 
-        def part(prefix: str) -> dict[str, Tensor]:
-            return {k.removeprefix(prefix): t for k, t in tensors.items() if k.startswith(prefix)}
-
         self.attacker: Attacker = ATTACKERS.create(config["attacker"], budget=config["budget"])
-        self.attacker.load_tensors(part("attacker."))  # type: ignore[attr-defined]
-        found = part("tasks.")
+        self.attacker.load_tensors(part(tensors, "attacker."))  # type: ignore[attr-defined]
+        found = part(tensors, "tasks.")
         self.tasks: Tasks = type(env.sample_tasks(0, Rng(0)))(**found)

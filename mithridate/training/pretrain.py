@@ -8,9 +8,7 @@ from __future__ import annotations
 
 import math
 from pathlib import Path
-from typing import Any
 
-import torch
 from torch import Tensor
 
 from mithridate.agents.in_context import InContextAgent
@@ -19,11 +17,11 @@ from mithridate.envs import env_of
 from mithridate.evaluation.crossplay import total_scores
 from mithridate.evaluation.statistics import mean_ci95
 from mithridate.model.in_context import InContextModel
-from mithridate.model.weights import save_model
 from mithridate.rng import Rng
-from mithridate.training.loop import Cadence, Values, Watcher, train
+from mithridate.training.loop import Cadence, Values, Watcher
+from mithridate.training.model_run import run_training
 from mithridate.training.optimiser import Optimiser
-from mithridate.training.run_directory import RunDirectory, explain_divergence
+from mithridate.training.run_directory import part
 
 
 class Pretraining:
@@ -56,17 +54,18 @@ class Pretraining:
         mean, ci95 = mean_ci95(totals.tolist())
         return {"clean_mean": mean, "clean_ci95": ci95, "clean_tasks": n}
 
+    def cadence(self) -> Cadence:
+        c = self.config
+        return Cadence(c.steps, c.log_every, c.evaluate_every, c.checkpoint_every)
+
     def tensors(self) -> dict[str, Tensor]:
         tensors = {f"model.{name}": t for name, t in self.model.state_dict().items()}
         tensors |= {f"optimiser.{name}": t for name, t in self.optimiser.tensors().items()}
         return tensors
 
     def load_tensors(self, tensors: dict[str, Tensor]) -> None:
-        def part(prefix: str) -> dict[str, Tensor]:
-            return {k.removeprefix(prefix): t for k, t in tensors.items() if k.startswith(prefix)}
-
-        self.model.load_state_dict(part("model."))
-        self.optimiser.load_tensors(part("optimiser."))
+        self.model.load_state_dict(part(tensors, "model."))
+        self.optimiser.load_tensors(part(tensors, "optimiser."))
 
 
 def pretrain(
@@ -74,36 +73,9 @@ def pretrain(
 ) -> Path:
     """Pretrain in the directory `out` (default runs/pretrain-<env>-<hash>), or go on where an
     earlier call stopped. Returns the path of the weights."""
-    torch.set_num_threads(config.threads)
-    path = Path(out) if out else default_directory(config)
-    run = RunDirectory(path, config)
-    try:
-        if not run.model_path.with_suffix(".json").exists():
-            _train_and_save(config, run, watchers)
-    finally:
-        run.close()
-    return run.model_path
+    directory = Path(out) if out else default_directory(config)
+    return run_training(config, directory, lambda: Pretraining(config), watchers, kind="dpt")
 
 
 def default_directory(config: PretrainConfig) -> Path:
     return Path("runs") / f"pretrain-{config.env.name}-{config.hash()}"
-
-
-def _train_and_save(
-    config: PretrainConfig, run: RunDirectory, watchers: list[Watcher] | None
-) -> None:
-    trainee = Pretraining(config)
-    cadence = Cadence(
-        config.steps, config.log_every, config.evaluate_every, config.checkpoint_every
-    )
-    with explain_divergence(run):
-        train(trainee, cadence, run, watchers)
-    card: dict[str, Any] = {
-        "kind": "dpt",
-        "env": config.env.to_json(),
-        "seed": config.seed,
-        "config_hash": config.hash(),
-        "training": config.to_json(),
-        "metrics": trainee.measure(config.final_tasks, trainee.rng.child("final")),
-    }
-    save_model(run.model_path, trainee.model, card)
