@@ -2,6 +2,7 @@
 
 import json
 import random
+import shutil
 import signal
 import subprocess
 import sys
@@ -13,8 +14,9 @@ from mithridate.errors import UserError
 from mithridate.experiments.estimate import seconds
 from mithridate.experiments.executors import run_graph
 from mithridate.experiments.recipes import RECIPES, plan
-from mithridate.experiments.stages import in_order, perform
-from mithridate.experiments.store import Store
+from mithridate.experiments.stages import _copy_shipped, in_order, perform
+from mithridate.experiments.store import Artifact, Claim, Store
+from mithridate.model.weights import find
 
 MAIN = RECIPES["bandit_main"]
 ARGUMENTS = ("bandit_main", "--preset", "smoke", "--replications", "1")
@@ -239,5 +241,25 @@ def test_shipped_models_stand_in_only_for_the_same_training(tmp_path):
     shipped = next(s for s in stages if s.kind == "pretrain")
     store = Store.open(tmp_path / "store")
     assert perform(shipped, store, shipped=True) == "computed"
-    artifact = store.get(shipped.name)
-    assert artifact.manifest["shipped"] and artifact.seconds < 60
+    assert store.get(shipped.name).manifest["shipped"]
+    work = store.work("somewhere")
+    for sets, seed in ((["pretrain.steps=6001"], 0), ([], 99)):
+        other = next(
+            s for s in plan(MAIN, "laptop", 1, seed, sets).stages() if s.kind == "pretrain"
+        )
+        assert not _copy_shipped(other, work, {})
+    trained = next(s for s in stages if s.kind == "train")
+    assert _copy_shipped(trained, work, {"start": store.get(shipped.name)})
+    elsewhere = tmp_path / "another start"
+    elsewhere.mkdir()
+    for suffix in (".safetensors", ".json"):
+        shutil.copy(find("dpt-bandit-s1").with_suffix(suffix), elsewhere / f"model{suffix}")
+    assert not _copy_shipped(trained, work, {"start": Artifact("x", elsewhere, {})})
+
+
+def test_who_was_taken_for_dead_publishes_nothing(tmp_path, monkeypatch):
+    store = Store.open(tmp_path / "store")
+    stage = next(s for s in plan(MAIN, "smoke", 1).stages() if not s.inputs)
+    monkeypatch.setattr(Claim, "held", lambda self: False)
+    assert perform(stage, store) == "busy"
+    assert store.names() == []
