@@ -54,6 +54,8 @@ def test_floor_and_ceiling_are_exact():
         solo.observe(0, reward)
     assert agent.means[0].tolist() == [2.0, 0.0]
     assert agent._dropped(torch.tensor([5.0, 10.0, 11.0])).tolist() == [2.0, 4.0, 5.0]
+    other = AGENTS.create("crucb", alpha=0.07)  # 0.07 · 100 is 7.000000000000001
+    assert other._dropped(torch.tensor([100.0])).tolist() == [7.0]
 
 
 @pytest.mark.parametrize(
