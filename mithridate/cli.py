@@ -75,7 +75,6 @@ def pretrain(
     on where it stopped, with the same result.
     """
     from mithridate.config import PretrainConfig, resolve
-    from mithridate.model.weights import load_model
     from mithridate.progress import TrainingProgress
     from mithridate.training.loop import Watcher
     from mithridate.training.pretrain import default_directory
@@ -87,6 +86,12 @@ def pretrain(
     watchers: list[Watcher] = [TensorBoard(directory / "tensorboard")] if tensorboard else []
     with TrainingProgress(f"pretrain {env}") as progress:
         weights = run(config, directory, [progress, *watchers])
+    _say_clean_score(weights, as_json)
+
+
+def _say_clean_score(weights: Path, as_json: bool) -> None:
+    from mithridate.model.weights import load_model
+
     card = load_model(weights)[1]
     if as_json:
         print_json({"weights": str(weights), "card": card})
@@ -97,6 +102,46 @@ def pretrain(
             f"clean score {metrics['clean_mean']:.2f} ± {metrics['clean_ci95']:.2f} "
             f"over {metrics['clean_tasks']} fresh tasks (seed {card['seed']})"
         )
+
+
+@app.command()
+def distill(
+    env: EnvName,
+    source: Annotated[
+        str, typer.Option(help="The algorithm to imitate: an agent, as in evaluate --agents.")
+    ],
+    attacker: Annotated[
+        str | None, typer.Option(help="Who poisons what the source sees (default: nobody).")
+    ] = None,
+    preset: Preset = "laptop",
+    eps: Eps = None,
+    budget: Budget = None,
+    seed: Seed = None,
+    sets: Sets = None,
+    out: Annotated[
+        Path | None,
+        typer.Option(help="The run's directory (default runs/distill-ENV-<config hash>)."),
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Train a model to imitate a learning algorithm (Algorithm Distillation).
+
+    As with pretrain, the same command goes on where an interrupted run stopped, with the same
+    result.
+    """
+    from mithridate.config import DistillConfig, resolve
+    from mithridate.progress import TrainingProgress
+    from mithridate.training.distill import default_directory
+    from mithridate.training.distill import distill as run
+
+    config = resolve(
+        DistillConfig, "distill", env, preset, sets or (),
+        source=source, attacker=attacker, eps=eps, budget=budget, seed=seed,
+    )  # fmt: skip
+    directory = out or default_directory(config)
+    with TrainingProgress(f"distill {source}") as progress:
+        weights = run(config, directory, [progress])
+    _say_clean_score(weights, as_json)
 
 
 @app.command()

@@ -165,13 +165,36 @@ class PretrainConfig(Config):
         return self
 
 
+class DistillConfig(PretrainConfig):
+    """Algorithm Distillation: a model that imitates a learning algorithm."""
+
+    source: str
+    """Whom to imitate: an agent, as in --agents."""
+    source_sha256: str | None = None
+    """Fingerprint of a source of your own; filled in when the run begins."""
+    attacker: str = "none"
+    """Who poisons what the source sees: none, or a registered attacker that does not learn."""
+    eps: Fraction = 0.4
+    """Probability that a step's reward is replaced by the attacker's (none: unused)."""
+    budget: NonNegativeFloat = 3.0
+    """Bound on the norm of the attack (none: unused)."""
+    tasks: Positive = 256
+    """Fresh tasks that the source acts in at a time."""
+    refresh_every: Positive = 20
+    """Steps between two such rollouts."""
+    pool: Positive = 8
+    """Rollouts that contexts are drawn from."""
+
+
 class ThreatConfig(Config):
     """Who poisons a part of the training tasks, and how much."""
 
     attacker: str = "gaussian"
-    """A registered attacker, or none for clean episodes."""
+    """A registered attacker, with parameters if wanted ("uniform(range=3)"), or none for clean
+    episodes."""
     target: str | None = None
-    """Whom these attackers learn to hurt: a registered agent; null for the model in training."""
+    """Whom these attackers learn to hurt: an agent ({eps} in it stands for the share of poisoned
+    steps), start for the model as it was at the start, null for the model in training."""
     share: PositiveFloat = 1.0
     """Weight of this part among all threats."""
     eps: Fraction | None = None
@@ -219,6 +242,8 @@ class AdversarialConfig(Config):
     """N, the rounds of the game: roll out, attackers learn, the model learns."""
     iterations: Positive = 40
     """Gradient steps of the model in a round."""
+    suboptimal: Fraction = 0.0
+    """Share of the steps whose label is the second-best action instead of the best."""
     temperature: PositiveFloat = 0.35
     """Of the distribution that the model samples its actions from, here and afterwards; 1 is
     posterior sampling."""
@@ -266,7 +291,7 @@ class AttackConfig(Config):
     threads: Positive = 2
     """CPU threads."""
     attacker: str = "gaussian"
-    """A registered attacker that learns."""
+    """A registered attacker that learns, with parameters if wanted: "adaptive(layers=2)"."""
     eps: Fraction = 0.4
     """Probability that a step's reward is replaced by the attacker's."""
     budget: NonNegativeFloat = 3.0
@@ -321,7 +346,7 @@ def parse(config_type: type[ConfigT], data: Mapping[str, Any], where: str = "con
 
 def resolve(
     config_type: type[ConfigT],
-    stage: Literal["pretrain", "train", "attack", "evaluate"],
+    stage: Literal["pretrain", "distill", "train", "attack", "evaluate"],
     env: str,
     preset: str = "laptop",
     sets: Sequence[str] = (),

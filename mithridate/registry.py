@@ -11,6 +11,8 @@ Registering also enrols the class in the contract tests (`tests/test_contracts.p
 from __future__ import annotations
 
 import importlib
+import json
+import re
 from collections.abc import Callable
 from typing import Any, Generic, TypeVar
 
@@ -57,6 +59,32 @@ class Registry(Generic[T]):
                 raise UserError(f"{self.kind} '{name}' takes no parameters")
             return cls()
         return cls(parse(config_type, parameters, where=f"{self.kind} '{name}'"))
+
+    def make(self, text: str, **defaults: Any) -> Any:
+        """The same from 'name' or 'name(key=value,…)'. Of the defaults, those that its `Config`
+        knows count, where the text says nothing."""
+        name, parameters = parse_call(text, self.kind)
+        fields = getattr(getattr(self.get(name), "Config", None), "model_fields", {})
+        known = {key: value for key, value in defaults.items() if key in fields}
+        return self.create(name, **(known | parameters))
+
+
+def parse_call(text: str, kind: str = "agent") -> tuple[str, dict[str, Any]]:
+    """'name(key=value,…)' as the name and its parameters."""
+    match = re.fullmatch(r"([^()]+)(?:\((.*)\))?", text)
+    if not match:
+        raise UserError(f"{kind} '{text}': expected name or name(key=value,…)")
+    name, inside = match[1], match[2]
+    parameters: dict[str, Any] = {}
+    for pair in inside.split(",") if inside else []:
+        key, equals, value = (part.strip() for part in pair.partition("="))
+        if not equals:
+            raise UserError(f"{kind} '{text}': expected key=value, not '{pair}'")
+        try:
+            parameters[key] = json.loads(value)
+        except ValueError:
+            parameters[key] = value
+    return name, parameters
 
 
 ENVS: Registry[Any] = Registry("environment", "mithridate.envs")

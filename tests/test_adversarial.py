@@ -125,6 +125,54 @@ def test_attackers_may_chase_somebody_else(smoke_model, monkeypatch):
     assert trainee.attacker.parts[1][1].tensors()["offsets"].any()
 
 
+def test_attackers_may_chase_the_start(smoke_model):
+    threats = [
+        {"attacker": "gaussian", "target": "start"},
+        {"target": "crucb(alpha={eps})", "eps": 0.2},
+    ]
+    trainee = AdversarialTraining(smoke(smoke_model, f"threats={json.dumps(threats)}"))
+    start, crucb = trainee.targets
+    assert start.model is trainee.frozen and start.temperature == 1.0
+    assert crucb.config.alpha == 0.2
+    trainee.step(2)
+    weights = zip(trainee.model.parameters(), start.model.parameters(), strict=True)
+    assert any(not torch.equal(a, b) for a, b in weights), "the start stays as it was"
+
+
+def test_a_threat_may_have_parameters(smoke_model):
+    threats = [
+        {"attacker": "uniform(range=0.25)"},
+        {"attacker": "adaptive(layers=1)", "budget": 2.0},
+    ]
+    config = smoke(smoke_model, f"threats={json.dumps(threats)}", "seed=5")
+    trainee = AdversarialTraining(config)
+    uniform, adaptive = (attacker.config for _, attacker in trainee.attacker.parts)
+    assert (uniform.range, uniform.budget) == (0.25, 3.0)
+    assert (adaptive.layers, adaptive.budget, adaptive.seed) == (1, 2.0, 5)
+    values = trainee.step(2)
+    assert {"score_0_uniform", "score_1_adaptive", "norm_max_1"} <= values.keys()
+
+
+@pytest.mark.parametrize("share", [0.0, 0.3, 1.0])
+def test_the_share_of_suboptimal_labels_is_exact_in_expectation(smoke_model, share):
+    trainee = AdversarialTraining(smoke(smoke_model, f"suboptimal={share}"))
+    trainee.step(2)
+    synthetic = trainee._synthetic(200, 20, Rng(3))
+    ranks = {}
+    lived = trainee.memory[-1].labels
+    tasks = trainee.env.sample_tasks(200, Rng(3).child("tasks"))
+    ranks["synthetic"] = (
+        tasks.means.argsort(1, descending=True).argsort(1).gather(1, synthetic.labels)
+    )
+    fresh = AdversarialTraining(trainee.config)  # the tasks before the first renewal
+    ranks["lived"] = fresh.tasks.means.argsort(1, descending=True).argsort(1).gather(1, lived)
+    for name, rank in ranks.items():
+        assert rank.max() <= 1, "the best or the second-best arm"
+        n = rank.numel()
+        error = abs(rank.float().mean().item() - share)
+        assert error <= 4 * (share * (1 - share) / n) ** 0.5, (name, error)
+
+
 def test_the_synthetic_rounds_need_no_rollout(smoke_model, monkeypatch):
     trainee = AdversarialTraining(smoke(smoke_model))
     monkeypatch.setattr(AdversarialTraining, "_play", lambda *a: pytest.fail("rolled out"))
@@ -149,7 +197,11 @@ def test_it_makes_a_model_robust(tmp_path, smoke_model):
     assert card["metrics"]["raise_worst_mean"] > 0
 
 
-SETS = ("threads=1", "rounds=12", "iterations=4", "checkpoint_every=3")
+THREATS = '[{"attacker": "gaussian"}, {"attacker": "adaptive(layers=1,heads=2,width=16)"}]'
+SETS = (
+    "threads=1", "rounds=12", "iterations=4", "checkpoint_every=3", f"threats={THREATS}",
+    "suboptimal=0.1",
+)  # fmt: skip
 
 
 def start(model, out):

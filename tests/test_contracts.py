@@ -8,6 +8,7 @@ from mithridate.config import (
     PRESETS,
     AdversarialConfig,
     AttackConfig,
+    DistillConfig,
     EvaluateConfig,
     ModelConfig,
     PretrainConfig,
@@ -25,7 +26,8 @@ FIELDS = (
 )  # fmt: skip
 STAGES = [
     (PretrainConfig, "pretrain", {}), (AdversarialConfig, "train", {"start": "x"}),
-    (AttackConfig, "attack", {"target": "x"}), (EvaluateConfig, "evaluate", {}),
+    (DistillConfig, "distill", {"source": "ts"}), (AttackConfig, "attack", {"target": "x"}),
+    (EvaluateConfig, "evaluate", {}),
 ]  # fmt: skip
 
 

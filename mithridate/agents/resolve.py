@@ -6,7 +6,6 @@ import fnmatch
 import glob
 import hashlib
 import importlib
-import json
 import os
 import re
 import sys
@@ -18,7 +17,7 @@ from mithridate.agents.adapt import as_agent
 from mithridate.agents.in_context import load
 from mithridate.errors import UserError, unknown
 from mithridate.model.weights import zoo_names
-from mithridate.registry import AGENTS
+from mithridate.registry import AGENTS, parse_call
 from mithridate.types import Agent
 
 AgentLike = Any
@@ -125,24 +124,6 @@ def split_names(text: str, option: str = "--agents") -> list[str]:
     if not all(names):
         raise UserError(f"{option} '{text}': expected names separated by commas")
     return names
-
-
-def parse_call(text: str, kind: str = "agent") -> tuple[str, dict[str, Any]]:
-    """'name(key=value,…)' as the name and its parameters."""
-    match = re.fullmatch(r"([^()]+)(?:\((.*)\))?", text)
-    if not match:
-        raise UserError(f"{kind} '{text}': expected name or name(key=value,…)")
-    name, inside = match[1], match[2]
-    parameters: dict[str, Any] = {}
-    for pair in inside.split(",") if inside else []:
-        key, equals, value = (part.strip() for part in pair.partition("="))
-        if not equals:
-            raise UserError(f"{kind} '{text}': expected key=value, not '{pair}'")
-        try:
-            parameters[key] = json.loads(value)
-        except ValueError:
-            parameters[key] = value
-    return name, parameters
 
 
 def _import(name: str) -> Any:

@@ -1,5 +1,6 @@
 """Reward poisoning. Importing this package registers all attackers."""
 
+from mithridate.attackers import adaptive as adaptive
 from mithridate.attackers import gaussian as gaussian
 from mithridate.attackers import structured as structured
 from mithridate.attackers import uniform as uniform

@@ -22,6 +22,20 @@ from mithridate.registry import ENVS
 from mithridate.rng import Rng
 from mithridate.types import Contexts, EnvSpec, Metric, Tasks, Trajectory
 
+SMOKE: dict[str, Any] = {  # a pretraining of seconds
+    "env": {"arms": 3, "horizon": 20},
+    "model": {"layers": 2, "heads": 2, "width": 16},
+    "threads": 1,
+    "steps": 60,
+    "optimiser": {"warmup_steps": 5, "learning_rate": 3e-3},
+    "batches": {"long_batch": 32, "long_length": 20, "short_batch": 32, "short_length": 10},
+    "log_every": 5,
+    "evaluate_every": 20,
+    "evaluate_tasks": 50,
+    "final_tasks": 100,
+    "checkpoint_every": 10,
+}
+
 
 class BanditConfig(EnvConfig):
     name: Literal["bandit"] = "bandit"
@@ -46,21 +60,7 @@ class Bandit:
     # What differs from the defaults of mithridate.config, by stage and preset.
     presets: ClassVar[dict[str, dict[str, dict[str, Any]]]] = {
         "pretrain": {
-            "smoke": {
-                "env": {"arms": 3, "horizon": 20},
-                "model": {"layers": 2, "heads": 2, "width": 16},
-                "threads": 1,
-                "steps": 60,
-                "optimiser": {"warmup_steps": 5, "learning_rate": 3e-3},
-                "batches": {
-                    "long_batch": 32, "long_length": 20, "short_batch": 32, "short_length": 10,
-                },
-                "log_every": 5,
-                "evaluate_every": 20,
-                "evaluate_tasks": 50,
-                "final_tasks": 100,
-                "checkpoint_every": 10,
-            },
+            "smoke": SMOKE,
             # 400 epochs of 1,250 batches of 64, constant learning rate, as in the original code.
             "paper": {
                 "steps": 500_000,
@@ -68,6 +68,19 @@ class Bandit:
                 "batches": {"long_every": 1},
                 "evaluate_every": 12_500,
                 "checkpoint_every": 1000,
+            },
+        },
+        "distill": {
+            "smoke": {**SMOKE, "tasks": 32, "refresh_every": 10, "pool": 2},
+            "laptop": {"steps": 3000},
+            # As the paper has it, where it says anything; steps as in pretraining.
+            "paper": {
+                "steps": 500_000,
+                "optimiser": {
+                    "learning_rate": 1e-4, "warmup_steps": 0, "final_fraction": 1.0,
+                    "clip_norm": None,
+                },
+                "batches": {"long_every": 1}, "evaluate_every": 12_500, "checkpoint_every": 1000,
             },
         },
         "train": {

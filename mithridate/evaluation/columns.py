@@ -10,11 +10,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from mithridate.agents.resolve import Victim, make_victims, parse_call
+from mithridate.agents.resolve import Victim, make_victims
 from mithridate.config import AttackConfig, EvaluateConfig, parse
 from mithridate.errors import UserError, unknown
 from mithridate.evaluation.checks import column_name
-from mithridate.registry import ATTACKERS
+from mithridate.registry import ATTACKERS, parse_call
 from mithridate.types import Attacker, Tasks
 
 if TYPE_CHECKING:
@@ -86,11 +86,10 @@ def _meant(text: str, config: EvaluateConfig, victims: Sequence[Victim]) -> list
         return [_from_files(text, paths, config)]
     if "/" in text or text.endswith(".safetensors"):
         raise UserError(f"attacker '{text}': no such file")
-    name, parameters = parse_call(text, "attacker")
+    name, _ = parse_call(text, "attacker")
     if name not in ATTACKERS.names():
         raise unknown("attacker", name, ["none", "learned(TARGET)", *ATTACKERS.names()])
-    parameters.setdefault("budget", config.budget)
-    attacker = ATTACKERS.create(name, **parameters)
+    attacker = ATTACKERS.make(text, budget=config.budget)
     if hasattr(attacker, "update"):
         raise UserError(f"attacker '{name}' must be trained first: learned(TARGET)")
     if attacker.config.budget > config.budget:

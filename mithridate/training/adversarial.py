@@ -6,7 +6,8 @@ the attackers learn from the true rewards by REINFORCE; the model learns, by cro
 oracle's actions, from the poisoned contexts it has just lived through, from those of the last few
 rounds, and from fresh synthetic ones. After each round some tasks are replaced by new ones, whose
 attackers begin anew. The attackers of a part of the tasks may chase another agent than the model
-(`target`): they then learn from that agent's rollouts, and the model has to live with the result.
+(`target`; the model as it was at the start is one): they then learn from that agent's rollouts, and
+the model has to live with the result.
 
 The game does not settle by itself: attackers that chase the model leave a trail that it forgets.
 Memory, fresh tasks and synthetic contexts are what keeps it from going in circles.
@@ -15,6 +16,7 @@ Memory, fresh tasks and synthetic contexts are what keeps it from going in circl
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -30,8 +32,9 @@ from mithridate.envs import env_of
 from mithridate.errors import UserError
 from mithridate.evaluation.crossplay import step_scores
 from mithridate.evaluation.statistics import mean_ci95
+from mithridate.model.in_context import InContextModel
 from mithridate.model.weights import load_model, tensors_sha256
-from mithridate.registry import ATTACKERS
+from mithridate.registry import ATTACKERS, parse_call
 from mithridate.rng import Rng
 from mithridate.rollout import rollout
 from mithridate.training.loop import Cadence, Values, Watcher
@@ -41,6 +44,8 @@ from mithridate.training.run_directory import part
 from mithridate.training.synthetic import poisoned
 from mithridate.types import Agent, Contexts, Env, Tasks, Trajectory
 
+START = "start"
+"""As a target: the model as it was before this training."""
 VALIDATION = ("none", "uniform", "raise_worst", "lower_best", "swap")
 
 
@@ -60,7 +65,7 @@ class AdversarialTraining:
         self.loss_limit = config.explosion_factor * math.log(max(2, self.env.spec.n_actions))
         self.tasks = self._fresh_tasks(0, config.tasks)
         self.attacker, self.eps = _population(config)
-        self.targets = _targets(config)
+        self.targets = _targets(config, self.frozen)
         self.memory: list[Contexts] = []
 
     def _agent(self) -> InContextAgent:
@@ -105,12 +110,14 @@ class AdversarialTraining:
                     )  # fmt: skip
                 learned = attacker.update(lived)
                 values |= {f"{key}_{i}": value for key, value in learned.items()}
-        self.memory = [*self.memory, contexts_of(trajectory)][-config.memory :]
+        seen = contexts_of(trajectory)
+        labels = self._taught(seen.labels, self.tasks, rng.child("labels"))
+        self.memory = [*self.memory, replace(seen, labels=labels)][-config.memory :]
         return values
 
     def _by_threat(self, name: str, scores: Tensor) -> Values:
         return {
-            f"{name}_{i}_{threat.attacker}": scores[rows].mean().item()
+            f"{name}_{i}_{parse_call(threat.attacker)[0]}": scores[rows].mean().item()
             for i, (rows, threat) in enumerate(
                 zip(self.attacker.slices(), self.config.threats, strict=True)
             )
@@ -157,6 +164,8 @@ class AdversarialTraining:
         """Pretraining contexts on fresh tasks, poisoned at random as the threats allow."""
         tasks = self.env.sample_tasks(n, rng.child("tasks"))
         contexts = self.env.sample_contexts(tasks, length, rng.child("contexts"))
+        labels = self._taught(contexts.labels, tasks, rng.child("labels"))
+        contexts = replace(contexts, labels=labels)
         values = self.env.action_values(tasks, self.env.reset(tasks))
         draw = rng.child("eps").generator()
         threats = [t for t in self.config.threats if t.attacker != "none"]
@@ -168,6 +177,15 @@ class AdversarialTraining:
             contexts, values, eps=torch.from_numpy(eps.astype(np.float32)), budget=budget,
             spread_budget=min(1.0, budget), rng=rng.child("poison"),
         )  # fmt: skip
+
+    def _taught(self, labels: Tensor, tasks: Tasks, rng: Rng) -> Tensor:
+        """The labels (B, T + 1), a share of them replaced by the second-best action."""
+        if not self.config.suboptimal:
+            return labels
+        values = self.env.action_values(tasks, self.env.reset(tasks))
+        second = values.topk(2).indices[:, 1:]
+        draw = rng.generator().random(tuple(labels.shape))
+        return torch.where(torch.from_numpy(draw) < self.config.suboptimal, second, labels)
 
     # Measuring -------------------------------------------------------------------------------
 
@@ -229,7 +247,7 @@ def _population(config: AdversarialConfig) -> tuple[MixtureAttacker, Tensor]:
         attacker = None
         if threat.attacker != "none":
             budget = _or(threat.budget, config.budget)
-            attacker = ATTACKERS.create(threat.attacker, budget=budget)
+            attacker = ATTACKERS.make(threat.attacker, budget=budget, seed=config.seed)
             if threat.target is not None and not hasattr(attacker, "update"):
                 raise UserError(f"threats: attacker '{threat.attacker}' does not learn: no target")
             if hasattr(attacker, "learning"):
@@ -239,13 +257,20 @@ def _population(config: AdversarialConfig) -> tuple[MixtureAttacker, Tensor]:
     return MixtureAttacker(parts), torch.tensor(np.repeat(eps, sizes), dtype=torch.float32)
 
 
-def _targets(config: AdversarialConfig) -> list[Agent | None]:
+def _targets(config: AdversarialConfig, start: InContextModel) -> list[Agent | None]:
     """Whom each part's attackers chase, if it is not the model."""
-    named = [threat.target for threat in config.threats]
-    found = [None if name is None else make_agent(name)[1] for name in named]
-    for name, agent in zip(named, found, strict=True):
-        if hasattr(agent, "reveal"):
-            raise UserError(f"threats: '{name}' knows the attack; it cannot be a target")
+    found: list[Agent | None] = []
+    for threat in config.threats:
+        if threat.target is None:
+            found.append(None)
+        elif threat.target == START:
+            found.append(InContextAgent(start))
+        else:
+            eps = _or(threat.eps, config.eps)
+            name, agent = make_agent(threat.target.replace("{eps}", f"{eps:g}"))
+            if hasattr(agent, "reveal"):
+                raise UserError(f"threats: '{name}' knows the attack; it cannot be a target")
+            found.append(agent)
     return found
 
 
@@ -295,7 +320,7 @@ def with_fingerprint(config: AdversarialConfig) -> AdversarialConfig:
             f"{model.context_length} steps; the environment has {env.spec.n_actions} and "
             f"{env.spec.horizon}"
         )
-    _population(config), _targets(config)  # what is wrong is found before anything is made
+    _population(config), _targets(config, model)  # what is wrong is found before anything is made
     return config.model_copy(update={"start_sha256": tensors_sha256(model.state_dict())})
 
 

@@ -47,7 +47,7 @@ class AttackTraining:
         self.rng = Rng(config.seed).child("attack")
         self.env = env_of(config.env)
         self.target = make_agent(config.target if target is None else target)[1]
-        self.attacker = ATTACKERS.create(config.attacker, budget=config.budget)
+        self.attacker = _attacker(config)
         self.attacker.learning = True
         self.tasks = self.env.sample_tasks(config.tasks, self.rng.child("tasks"))
 
@@ -83,6 +83,10 @@ class AttackTraining:
         self.attacker.load_tensors(tensors)
 
 
+def _attacker(config: AttackConfig) -> Any:
+    return ATTACKERS.make(config.attacker, budget=config.budget, seed=config.seed)
+
+
 def attack(
     config: AttackConfig,
     out: Path | str | None = None,
@@ -114,7 +118,7 @@ def with_fingerprint(config: AttackConfig, target: AgentLike | None = None) -> A
     agent = make_agent(config.target if target is None else target)[1]
     if hasattr(agent, "reveal"):
         raise UserError(f"'{config.target}' knows the attack; there is nothing to learn against it")
-    if not hasattr(ATTACKERS.create(config.attacker), "update"):
+    if not hasattr(_attacker(config), "update"):
         raise UserError(f"attacker '{config.attacker}' does not learn; evaluate it as it is")
     digest = None
     if isinstance(agent, InContextAgent):
@@ -176,7 +180,7 @@ class LearnedAttack:
         self.metrics: dict[str, float | None] = meta["metrics"]
         self.sha256: str = hashlib.sha256(data).hexdigest()
 
-        self.attacker: Attacker = ATTACKERS.create(config["attacker"], budget=config["budget"])
+        self.attacker: Attacker = _attacker(self.config)
         self.attacker.load_tensors(part(tensors, "attacker."))  # type: ignore[attr-defined]
         found = part(tensors, "tasks.")
         self.tasks: Tasks = type(env.sample_tasks(0, Rng(0)))(**found)

@@ -22,6 +22,7 @@ from mithridate.training.loop import Cadence, Values, Watcher
 from mithridate.training.model_run import run_training
 from mithridate.training.optimiser import Optimiser
 from mithridate.training.run_directory import part
+from mithridate.types import Contexts
 
 
 class Pretraining:
@@ -37,12 +38,13 @@ class Pretraining:
         self.loss_limit = config.explosion_factor * math.log(max(2, self.env.spec.n_actions))
 
     def step(self, step: int) -> Values:
-        batch, length = self.config.batches.shape(step)
-        rng = self.rng.child("step", step)
+        contexts = self.contexts(*self.config.batches.shape(step), self.rng.child("step", step))
+        return self.optimiser.step(self.model.loss(contexts), step, self.loss_limit)
+
+    def contexts(self, batch: int, length: int, rng: Rng) -> Contexts:
+        """What to learn from."""
         tasks = self.env.sample_tasks(batch, rng.child("tasks"))
-        contexts = self.env.sample_contexts(tasks, length, rng.child("contexts"))
-        loss = self.model.loss(contexts)
-        return self.optimiser.step(loss, step, self.loss_limit)
+        return self.env.sample_contexts(tasks, length, rng.child("contexts"))
 
     def evaluate(self, step: int) -> Values:
         return self.measure(self.config.evaluate_tasks, self.rng.child("validation"))

@@ -1,0 +1,288 @@
+"""The adaptive attacker (paper, section 4): a transformer that watches the episode.
+
+It reads the actions and *true* rewards so far, the current ones included, and puts out the
+distribution N(μ, σ²) of the offset of this reward. One network, with the victim's architecture and
+no pretraining, is shared by all tasks. It learns by REINFORCE on the true rewards. What the paper
+leaves open:
+
+- The budget B bounds, per task, the norm over arms of an arm's mean offset μ in the episode so
+  far. It holds at every step: μ is cut to what the steps before have left. A single |μ| is at most
+  `reach`·B, and a single σ at most B_σ/√A, so that the norm of the spreads is at most B_σ. The soft
+  penalty is charged for what the network would have done without the cut.
+- A step's score is weighted by the discounted true rewards that follow, minus a second output's
+  prediction of them (a baseline), over all contaminated steps of all tasks.
+- A round makes several passes over the same trajectories, in small batches; the ratio of a step's
+  new to its old density is clipped (as in PPO), because the second pass is no longer on-policy.
+"""
+
+from __future__ import annotations
+
+import math
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from mithridate.attackers.budget import excess, norm
+from mithridate.config import (
+    Config,
+    Fraction,
+    ModelConfig,
+    NonNegative,
+    NonNegativeFloat,
+    OptimiserConfig,
+    Positive,
+    PositiveFloat,
+)
+from mithridate.errors import UserError
+from mithridate.model.transformer import Transformer
+from mithridate.registry import ATTACKERS
+from mithridate.rng import Rng, TaskStreams
+from mithridate.training.optimiser import Optimiser
+from mithridate.types import EnvSpec, Step, Tasks, Trajectory
+
+
+class AdaptiveConfig(Config):
+    budget: NonNegativeFloat = 3.0
+    """Bound B on the norm over arms of the mean offsets."""
+    reach: PositiveFloat = 1.0
+    """The largest single mean offset, in budgets."""
+    spread_budget: NonNegativeFloat = 1.0
+    """Bound B_σ on the norm over arms of the spreads."""
+    penalty: NonNegativeFloat = 10.0
+    """λ, the price of a norm that would exceed the budget."""
+    layers: Positive = 4
+    """Of the transformer."""
+    heads: Positive = 4
+    """Of each layer."""
+    width: Positive = 32
+    """Of the transformer."""
+    learning_rate: PositiveFloat = 1e-3
+    """Of AdamW."""
+    passes: Positive = 2
+    """Over the trajectories of a round."""
+    batch: Positive = 50
+    """Tasks in an update."""
+    clip: PositiveFloat = 0.2
+    """How far the ratio of new to old densities may move from 1."""
+    discount: Fraction = 0.98
+    """Of the rewards that follow an offset."""
+    seed: NonNegative = 0
+    """Of the initial weights."""
+
+
+class AttackModel(nn.Module):
+    """Actions and true rewards in; for each step the mean offset, its spread, and a prediction of
+    what follows."""
+
+    def __init__(self, config: AdaptiveConfig, n_actions: int, horizon: int) -> None:
+        super().__init__()
+        model = ModelConfig(layers=config.layers, heads=config.heads, width=config.width)
+        self.n_actions = n_actions
+        self.reach = config.reach * config.budget
+        self.widest = config.spread_budget / math.sqrt(n_actions)
+        self.encoder = nn.Linear(n_actions + 1, config.width)
+        self.transformer = Transformer(model, positions=horizon)
+        self.head = nn.Linear(config.width, 3)
+
+    def encode(self, actions: Tensor, rewards: Tensor) -> Tensor:
+        one_hot = F.one_hot(actions, self.n_actions).to(rewards.dtype)
+        tokens: Tensor = self.encoder(torch.cat([one_hot, rewards.unsqueeze(-1)], -1))
+        return tokens
+
+    def encode_one(self, actions: Tensor, rewards: Tensor) -> Tensor:
+        """The same for (B,), so that a row does not depend on the others, not even in rounding."""
+        columns = self.encoder.weight.T  # (A + 1, D)
+        return columns[actions] + rewards[:, None] * columns[-1] + self.encoder.bias
+
+    def forward(self, actions: Tensor, rewards: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """(B, T) each: means, spreads, values."""
+        return self.read(self.transformer(self.encode(actions, rewards)))
+
+    def read(self, hidden: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        return self._meaning(self.head(hidden))
+
+    def read_one(self, hidden: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """The same for (B, D), row by row."""
+        return self._meaning((hidden[:, None] * self.head.weight).sum(2) + self.head.bias)
+
+    def _meaning(self, out: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        mean, spread, value = out.unbind(-1)
+        return self.reach * mean.tanh(), self.widest * (spread + 1).sigmoid(), value
+
+    @torch.no_grad()
+    def initialise(self, generator: torch.Generator) -> None:
+        self.transformer.initialise(generator)
+        self.encoder.weight.normal_(0.0, self.encoder.in_features**-0.5, generator=generator)
+        self.head.weight.normal_(0.0, 0.1 * self.head.in_features**-0.5, generator=generator)
+        for layer in (self.encoder, self.head):
+            layer.bias.zero_()
+
+
+@ATTACKERS.register("adaptive")
+class AdaptiveAttacker:
+    Config = AdaptiveConfig
+
+    def __init__(self, config: AdaptiveConfig | None = None) -> None:
+        self.config = config or AdaptiveConfig()
+        self.model: AttackModel | None = None
+        self.updates = 0
+        self.learning = False
+        """Nothing depends on it: the budget holds at every step in any case."""
+
+    # Acting ----------------------------------------------------------------------------------
+
+    def reset(self, spec: EnvSpec, tasks: Tasks, rng: TaskStreams) -> None:
+        if spec.observation is not None:
+            raise UserError("attacker 'adaptive' needs an environment whose tasks are arms")
+        if self.model is None:
+            self._make(spec.n_actions, spec.horizon)
+            assert self.model is not None
+            self.model.initialise(Rng(self.config.seed).child("adaptive").torch_generator())
+        if (known := (self.model.n_actions, len(self.model.transformer.positions))) != (
+            spec.n_actions, spec.horizon,
+        ):  # fmt: skip
+            raise UserError(
+                f"this attacker was trained for {known[0]} arms and {known[1]} steps; "
+                f"the environment has {spec.n_actions} and {spec.horizon}"
+            )
+        self.model.to(tasks.device)
+        self._rng = rng
+        self._cache = self.model.transformer.new_cache(len(tasks))
+        self._rows = torch.arange(len(tasks), device=tasks.device)
+        shape = (len(tasks), spec.n_actions)
+        self._sums, self._counts = torch.zeros(2, *shape, device=tasks.device)
+        self.offsets, self.spreads = torch.zeros(2, *shape, device=tasks.device)
+        """(B, A): for the arm pulled last, what was just proposed; oracles may look."""
+        self._trace: list[tuple[Tensor, Tensor, Tensor, Tensor]] = []
+
+    def _make(self, n_actions: int, horizon: int) -> None:
+        self.model = AttackModel(self.config, n_actions, horizon)
+        rate = OptimiserConfig(
+            learning_rate=self.config.learning_rate, warmup_steps=0, final_fraction=1.0
+        )
+        self._optimiser = Optimiser(self.model, rate, steps=1)
+
+    @torch.no_grad()
+    def poison(self, step: Step) -> Tensor:
+        assert self.model is not None
+        token = self.model.encode_one(step.actions, step.true_rewards)
+        mean, spread, _ = self.model.read_one(self.model.transformer.step(token, self._cache))
+        arm = (self._rows, step.actions)
+        low, high = self._allowed(arm)
+        mean = mean.clamp(low, high)
+        self._sums[arm] += mean
+        self._counts[arm] += 1
+        self.offsets[arm], self.spreads[arm] = mean, spread
+        self._trace.append((mean, spread, low, high))
+        proposed: Tensor = step.true_rewards + mean + spread * self._rng.normal().squeeze(1)
+        return proposed
+
+    def _allowed(self, arm: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
+        """(B,) each: between what the next offset of an arm may lie."""
+        means = self._means()
+        others = (means**2).sum(1) - means[arm] ** 2
+        # A hair below the budget, so that rounding does not lead out of it.
+        limit = (self.config.budget**2 * (1 - 1e-5) - others).clamp(min=0.0).sqrt()
+        room, spent = limit * (self._counts[arm] + 1), self._sums[arm]
+        return -room - spent, room - spent
+
+    def _means(self) -> Tensor:
+        means: Tensor = self._sums / self._counts.clamp(min=1)
+        return means
+
+    def cost(self) -> Tensor:
+        return norm(self._means())
+
+    # Learning --------------------------------------------------------------------------------
+
+    def update(self, trajectory: Trajectory) -> dict[str, float]:
+        """Learn from the rollout that the last `reset` began. Returns what to log."""
+        assert self.model is not None
+        old_mean, old_spread, low, high = (
+            torch.stack(x, 1) for x in zip(*self._trace, strict=True)
+        )
+        shift = trajectory.proposed_rewards - trajectory.true_rewards
+        old = _log_density(shift, old_mean, old_spread)
+        gain = _normalised(returns(-trajectory.true_rewards, self.config.discount))
+        order = Rng(self.config.seed).child("adaptive", "batches", self.updates).generator()
+        logged: dict[str, float] = {}
+        for _ in range(self.config.passes):
+            for part in torch.split(
+                torch.from_numpy(order.permutation(len(shift))), self.config.batch
+            ):
+                actions, rewards = trajectory.actions[part], trajectory.true_rewards[part]
+                mean, spread, value = self.model(actions, rewards)
+                advantage = gain[part] - value.detach()
+                advantage = advantage / advantage.std().clamp(min=1e-6)
+                used = mean.clamp(low[part], high[part])
+                ratio = (_log_density(shift[part], used, spread) - old[part]).exp()
+                loss = -_clipped(ratio, advantage, self.config.clip)[trajectory.poisoned[part]]
+                price = self.config.penalty * excess(_by_arm(mean, actions, self.model.n_actions),
+                                                     self.config.budget)  # fmt: skip
+                error = F.mse_loss(value, gain[part])
+                # A batch without a contaminated step has nothing to say on the first term.
+                total = (loss.mean() if len(loss) else 0.0) + 0.1 * price.mean() + 0.5 * error
+                self._optimiser.step(total, self.updates)
+                self.updates += 1
+                logged = {"attack_loss": total.item(), "value_error": error.item()}
+        cost = self.cost()
+        return {
+            "norm_mean": cost.mean().item(), "norm_max": cost.max().item(),
+            "spread_mean": old_spread.mean().item(), **logged,
+        }  # fmt: skip
+
+    # Keeping ---------------------------------------------------------------------------------
+
+    def tensors(self) -> dict[str, Tensor]:
+        """Everything that `update` changes."""
+        if self.model is None:
+            return {}
+        tensors = {f"model.{name}": t for name, t in self.model.state_dict().items()}
+        tensors |= {f"optimiser.{name}": t for name, t in self._optimiser.tensors().items()}
+        return tensors | {"updates": torch.tensor(self.updates)}
+
+    def load_tensors(self, tensors: dict[str, Tensor]) -> None:
+        if not tensors:
+            return
+        model = _part(tensors, "model.")
+        self._make(model["encoder.weight"].shape[1] - 1, len(model["transformer.positions"]))
+        assert self.model is not None
+        self.model.load_state_dict(model)
+        if optimiser := _part(tensors, "optimiser."):
+            self._optimiser.load_tensors(optimiser)
+        self.updates = int(tensors["updates"])
+
+
+def returns(rewards: Tensor, discount: float) -> Tensor:
+    """(B, T): the discounted sum of what comes after each step, without the step itself."""
+    after = torch.zeros_like(rewards)
+    running = torch.zeros_like(rewards[:, 0])
+    for t in range(rewards.shape[1] - 1, 0, -1):
+        running = rewards[:, t] + discount * running
+        after[:, t - 1] = running
+    return after
+
+
+def _normalised(x: Tensor) -> Tensor:
+    return (x - x.mean()) / x.std().clamp(min=1e-6)
+
+
+def _log_density(x: Tensor, mean: Tensor, std: Tensor) -> Tensor:
+    return -0.5 * ((x - mean) / std) ** 2 - std.log()
+
+
+def _clipped(ratio: Tensor, advantage: Tensor, clip: float) -> Tensor:
+    """The pessimistic one of the objective and its clipped form (Schulman et al., 2017)."""
+    return torch.minimum(ratio * advantage, ratio.clamp(1 - clip, 1 + clip) * advantage)
+
+
+def _by_arm(values: Tensor, actions: Tensor, arms: int) -> Tensor:
+    """(B, A): an arm's mean of values (B, T)."""
+    zeros = values.new_zeros(len(values), arms)
+    sums = zeros.scatter_add(1, actions, values)
+    return sums / zeros.scatter_add(1, actions, torch.ones_like(values)).clamp(min=1)
+
+
+def _part(tensors: dict[str, Tensor], prefix: str) -> dict[str, Tensor]:
+    return {k.removeprefix(prefix): t for k, t in tensors.items() if k.startswith(prefix)}

@@ -1,0 +1,123 @@
+"""Algorithm Distillation (Laskin et al., 2022): learning to imitate a learning algorithm.
+
+The source algorithm acts in fresh tasks, in their order, under attack if wanted; the model learns,
+by cross-entropy, the source's next action after every prefix of what the source saw. Rollouts cost
+more than updates, so trajectories are used several times: every few steps some new ones replace the
+oldest of a pool.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from mithridate.agents.resolve import make_agent, source_sha256
+from mithridate.config import DistillConfig
+from mithridate.errors import UserError
+from mithridate.registry import ATTACKERS
+from mithridate.rng import Rng
+from mithridate.rollout import rollout
+from mithridate.training.loop import Values, Watcher
+from mithridate.training.model_run import run_training
+from mithridate.training.pretrain import Pretraining
+from mithridate.training.run_directory import part
+from mithridate.types import Attacker, Contexts, Trajectory
+
+
+class Distillation(Pretraining):
+    """The trainee: as in pretraining, but the contexts and their labels are the source's."""
+
+    config: DistillConfig
+
+    def __init__(self, config: DistillConfig) -> None:
+        super().__init__(config)
+        self.rng = Rng(config.seed).child("distill")
+        self.source = make_agent(config.source)[1]
+        self.attacker = _attacker(config)
+        self.pool: list[Contexts] = []
+
+    def step(self, step: int) -> Values:
+        if step % self.config.refresh_every == 0:
+            self.pool = [*self.pool, self._fresh(step)][-self.config.pool :]
+        return super().step(step)
+
+    def contexts(self, batch: int, length: int, rng: Rng) -> Contexts:
+        draw = rng.child("pool").generator()
+        whole = _cat(self.pool)
+        rows = torch.from_numpy(draw.integers(0, len(whole.actions), batch))
+        length = min(length, whole.actions.shape[1])
+        return Contexts(
+            whole.actions[rows, :length],
+            whole.rewards[rows, :length],
+            whole.labels[rows, : length + 1],
+        )
+
+    def _fresh(self, step: int) -> Contexts:
+        rng = self.rng.child("source", step)
+        tasks = self.env.sample_tasks(self.config.tasks, rng.child("tasks"))
+        return histories(
+            rollout(self.env, tasks, self.source, self.attacker, self.config.eps, rng=rng)
+        )
+
+    def tensors(self) -> dict[str, Tensor]:
+        tensors = super().tensors()
+        for i, contexts in enumerate(self.pool):
+            tensors |= {f"pool{i}.{name}": t.contiguous() for name, t in vars(contexts).items()}
+        return tensors
+
+    def load_tensors(self, tensors: dict[str, Tensor]) -> None:
+        super().load_tensors(tensors)
+        self.pool = []
+        while found := part(tensors, f"pool{len(self.pool)}."):
+            self.pool.append(Contexts(**found))
+
+
+def histories(trajectory: Trajectory) -> Contexts:
+    """What the source saw, labelled with what it did next. The last step has no successor, so the
+    contexts are one transition shorter than the episode."""
+    return Contexts(
+        actions=trajectory.actions[:, :-1],
+        rewards=trajectory.observed_rewards[:, :-1],
+        labels=trajectory.actions,
+    )
+
+
+def _cat(pool: list[Contexts]) -> Contexts:
+    return Contexts(*(torch.cat([getattr(c, name) for c in pool]) for name in vars(pool[0])))
+
+
+def _attacker(config: DistillConfig) -> Attacker | None:
+    if config.attacker == "none":
+        return None
+    attacker: Attacker = ATTACKERS.make(config.attacker, budget=config.budget)
+    if hasattr(attacker, "update"):
+        raise UserError(f"attacker '{config.attacker}' learns; a source needs one that does not")
+    return attacker
+
+
+def distill(
+    config: DistillConfig, out: Path | str | None = None, watchers: list[Watcher] | None = None
+) -> Path:
+    """Distil in the directory `out` (default runs/distill-<env>-<hash>), or go on where an earlier
+    call stopped. Returns the path of the weights."""
+    config = with_fingerprint(config)
+    directory = Path(out) if out else default_directory(config)
+    return run_training(config, directory, lambda: Distillation(config), watchers, kind="ad")
+
+
+def with_fingerprint(config: DistillConfig) -> DistillConfig:
+    """The configuration, bound to the source code that a source of the user's has now."""
+    agent = make_agent(config.source)[1]
+    if hasattr(agent, "reveal"):
+        raise UserError(f"source '{config.source}' knows what a model cannot: distil another")
+    _attacker(config)
+    digest = source_sha256(config.source) if ":" in config.source else None
+    if config.source_sha256 not in (None, digest):
+        raise UserError(f"source '{config.source}' has changed since this run began")
+    return config.model_copy(update={"source_sha256": digest})
+
+
+def default_directory(config: DistillConfig) -> Path:
+    return Path("runs") / f"distill-{config.env.name}-{with_fingerprint(config).hash()}"

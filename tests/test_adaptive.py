@@ -1,0 +1,198 @@
+"""The adaptive attacker: what it sees, its budget, what it learns from, and how it is kept."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+
+from mithridate.attackers.adaptive import AdaptiveAttacker, returns
+from mithridate.config import AttackConfig, resolve
+from mithridate.envs import make_env
+from mithridate.errors import UserError
+from mithridate.registry import AGENTS, ATTACKERS
+from mithridate.rng import Rng
+from mithridate.rollout import rollout
+from mithridate.training.attack import AttackTraining, LearnedAttack, attack
+
+SMALL = {"layers": 2, "heads": 2, "width": 16}
+
+
+def make(**parameters) -> AdaptiveAttacker:
+    return ATTACKERS.create("adaptive", **{**SMALL, **parameters})
+
+
+def lively(attacker, env, tasks, strength=30.0):
+    """Weights that put out large offsets, which differ from step to step."""
+    attacker.reset(env.spec, tasks, Rng(0).streams(tasks.ids))
+    with torch.no_grad():
+        attacker.model.head.weight[0] *= strength
+    return attacker
+
+
+@pytest.fixture
+def env():
+    return make_env("bandit", arms=4, horizon=50)
+
+
+def trace(attacker):
+    return tuple(torch.stack(x, 1) for x in zip(*attacker._trace, strict=True))
+
+
+@pytest.mark.parametrize("width", [16, 12])  # 12: not for the native kernels
+def test_the_cache_equals_the_full_forward(env, width):
+    tasks = env.sample_tasks(9, Rng(0))
+    attacker = lively(make(width=width), env, tasks)
+    t = rollout(env, tasks, AGENTS.create("ts"), attacker, 0.4, rng=Rng(1))
+    mean, spread, low, high = trace(attacker)
+    with torch.no_grad():
+        full_mean, full_spread, _ = attacker.model(t.actions, t.true_rewards)
+    torch.testing.assert_close(mean, full_mean.clamp(low, high), atol=2e-5, rtol=1e-5)
+    torch.testing.assert_close(spread, full_spread, atol=1e-6, rtol=1e-5)
+
+
+def test_it_reads_the_past_and_the_present_but_not_the_future(env):
+    tasks = env.sample_tasks(5, Rng(0))
+    attacker = lively(make(), env, tasks)
+    t = rollout(env, tasks, AGENTS.create("ts"), attacker, 0.4, rng=Rng(1))
+    changed = t.true_rewards.clone()
+    changed[:, 20] += 1
+    with torch.no_grad():
+        before = attacker.model(t.actions, t.true_rewards)[0]
+        after = attacker.model(t.actions, changed)[0]
+    assert torch.equal(before[:, :20], after[:, :20])
+    assert (before[:, 20] != after[:, 20]).all(), "the reward it is about to replace"
+    assert (before[:, 21:] != after[:, 21:]).any(1).all()
+
+
+@pytest.mark.parametrize("budget", [0.0, 0.5, 3.0])
+def test_the_budget_holds_at_every_step(env, budget):
+    tasks = env.sample_tasks(40, Rng(0))
+    attacker = lively(make(budget=budget), env, tasks, strength=100.0)
+    t = rollout(env, tasks, AGENTS.create("uniform"), attacker, 0.4, rng=Rng(1))
+    mean, spread, _, _ = trace(attacker)
+    one_hot = torch.nn.functional.one_hot(t.actions, 4).double()  # (B, T, A)
+    sums, counts = (one_hot * mean[..., None]).cumsum(1), one_hot.cumsum(1)
+    norms = (sums / counts.clamp(min=1)).norm(dim=2)
+    assert (norms <= budget).all()
+    torch.testing.assert_close(attacker.cost(), norms[:, -1].float())
+    assert (mean.abs() <= budget).all(), "reach is 1"
+    assert (spread <= 1 / 4**0.5).all()
+    if budget:
+        assert norms[:, -1].max() > 0.9 * budget, "strong enough to need the bound"
+        with torch.no_grad():
+            wanted = attacker.model(t.actions, t.true_rewards)[0]
+        assert (wanted - mean).abs().max() > 0.1 * budget
+
+
+def test_within_the_budget_nothing_is_cut(env):
+    tasks = env.sample_tasks(10, Rng(0))
+    attacker = make()
+    t = rollout(env, tasks, AGENTS.create("ts"), attacker, 0.4, rng=Rng(1))
+    with torch.no_grad():
+        wanted = attacker.model(t.actions, t.true_rewards)[0]
+    torch.testing.assert_close(trace(attacker)[0], wanted, atol=1e-5, rtol=1e-5)
+
+
+def test_returns():
+    rewards = torch.tensor([[1.0, 2.0, 3.0]])
+    torch.testing.assert_close(returns(rewards, 0.5), torch.tensor([[3.5, 3.0, 0.0]]))
+
+
+def test_the_first_update_follows_the_score_function(env):
+    """Of the mean's bias, against REINFORCE by hand: one batch, one pass, no penalty."""
+    tasks = env.sample_tasks(30, Rng(0))
+    attacker = make(passes=1, batch=30, penalty=0.0)
+    t = rollout(env, tasks, AGENTS.create("ts"), attacker, 0.4, rng=Rng(1))
+    gradients = []
+    attacker._optimiser.step = lambda loss, _: gradients.extend(
+        torch.autograd.grad(loss, attacker.model.head.bias)
+    )
+    attacker.update(t)
+    with torch.no_grad():
+        mean, spread, value = attacker.model(t.actions, t.true_rewards)
+        gain = returns(-t.true_rewards, 0.98)
+        gain = (gain - gain.mean()) / gain.std()
+        advantage = gain - value
+        advantage = advantage / advantage.std()
+        shift = t.proposed_rewards - t.true_rewards
+        score = (shift - mean) / spread**2 * (3.0 * (1 - (mean / 3.0) ** 2))  # d mean / d bias
+        expected = -(score * advantage)[t.poisoned].mean()
+    torch.testing.assert_close(gradients[0][0], expected, rtol=1e-3, atol=1e-5)
+
+
+def test_only_poisoned_steps_teach_and_only_true_rewards_count(env):
+    tasks = env.sample_tasks(10, Rng(0))
+
+    def learned(change):
+        attacker = make(penalty=0.0)
+        t = rollout(env, tasks, AGENTS.create("ts"), attacker, 0.4, rng=Rng(1))
+        before = attacker.model.head.weight[0].clone()
+        attacker.update(change(t))
+        return attacker.model.head.weight[0].detach(), before
+
+    after, before = learned(lambda t: replace(t, poisoned=torch.zeros_like(t.poisoned)))
+    torch.testing.assert_close(after, before, rtol=1e-5, atol=0)
+    as_it_is, before = learned(lambda t: t)
+    assert not torch.allclose(as_it_is, before, rtol=1e-3)
+    otherwise, _ = learned(lambda t: replace(t, observed_rewards=t.observed_rewards + 7))
+    assert torch.equal(as_it_is, otherwise)
+
+
+def test_it_learns_to_hurt_thompson_sampling():
+    config = resolve(
+        AttackConfig, "attack", "bandit", "smoke", target="ts", tasks=150, rounds=25,
+        attacker="adaptive(layers=2,heads=2,width=16,learning_rate=0.005,passes=4)",
+        sets=["env.horizon=60"], seed=1,
+    )  # fmt: skip
+    trainee = AttackTraining(config)
+    scores = [trainee.step(i)["score_mean"] for i in range(25)]
+    assert sum(scores[-3:]) > 1.5 * sum(scores[:3]), scores
+    assert trainee.evaluate(25)["used_norm_max"] <= 3.0
+
+
+def test_an_attack_is_resumed_where_it_stopped(tmp_path, monkeypatch):
+    config = resolve(
+        AttackConfig, "attack", "bandit", "smoke", target="ts", rounds=5,
+        attacker="adaptive(layers=2,heads=2,width=16)",
+    )  # fmt: skip
+    whole = attack(config, tmp_path / "whole")
+    original = AttackTraining.step
+
+    def step(self, number):
+        if number == 3:
+            raise KeyboardInterrupt
+        return original(self, number)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(AttackTraining, "step", step)
+        with pytest.raises(KeyboardInterrupt):
+            attack(config, tmp_path / "parts")
+    assert attack(config, tmp_path / "parts").read_bytes() == whole.read_bytes()
+    assert LearnedAttack(whole).attacker.updates > 0
+
+
+def test_seeds_give_other_networks(env):
+    tasks = env.sample_tasks(3, Rng(0))
+    weights = []
+    for seed in (0, 1):
+        attacker = make(seed=seed)
+        attacker.reset(env.spec, tasks, Rng(0).streams(tasks.ids))
+        weights.append(attacker.model.head.weight)
+    assert not torch.equal(*weights)
+
+
+def test_another_environment_is_refused(env):
+    tasks = env.sample_tasks(3, Rng(0))
+    attacker = make()
+    attacker.reset(env.spec, tasks, Rng(0).streams(tasks.ids))
+    other = make_env("bandit", arms=3, horizon=50)
+    with pytest.raises(UserError, match="trained for 4 arms and 50 steps; the environment has 3"):
+        attacker.reset(other.spec, other.sample_tasks(3, Rng(0)), Rng(0).streams(tasks.ids))
+
+
+def test_the_oracle_knows_it(env):
+    tasks = env.sample_tasks(20, Rng(0))
+    attacker = lively(make(), env, tasks)
+    t = rollout(env, tasks, AGENTS.create("posterior_oracle"), attacker, 0.4, rng=Rng(1))
+    ts = rollout(env, tasks, AGENTS.create("ts"), attacker, 0.4, rng=Rng(1))
+    assert env.score(tasks, t).sum() < env.score(tasks, ts).sum()
