@@ -13,22 +13,25 @@ from mithridate.native import ALIGNMENT
 class KVCache:
     """Keys and values of all past positions, (B, layers, heads, d, capacity) with positions last.
 
-    For a native decoder the positions are in blocks, (B, layers, heads, capacity / 16, d, 16), so
-    that a head's cache is one stream of memory. Filled with NaN, so that reading a position that
-    was never written cannot go unnoticed.
+    A native decoder keeps instead each layer's normed inputs, from which keys and values are
+    linear, in blocks of positions: `inputs`, (B, layers, capacity / 16, D, 16). That is half the
+    memory, and one stream of it. All is filled with NaN, so that reading a position that was never
+    written cannot go unnoticed.
     """
 
     def __init__(
         self, batch: int, config: ModelConfig, capacity: int, like: Tensor,
         decoder: NativeDecoder | None = None,
     ) -> None:  # fmt: skip
-        head_width = config.width // config.heads
-        shape: tuple[int, ...] = (batch, config.layers, config.heads, head_width, capacity)
-        if decoder is not None:
+        empty = like.new_empty(0)
+        self.keys, self.values, self.inputs = empty, empty, empty
+        if decoder is None:
+            shape = (batch, config.layers, config.heads, config.width // config.heads, capacity)
+            self.keys, self.values = (like.new_full(shape, float("nan")) for _ in range(2))
+        else:
             blocks = -(-capacity // ALIGNMENT)
-            shape = (batch, config.layers, config.heads, blocks, head_width, ALIGNMENT)
-        self.keys = like.new_full(shape, float("nan"))
-        self.values = like.new_full(shape, float("nan"))
+            inputs = (batch, config.layers, blocks, config.width, ALIGNMENT)
+            self.inputs = like.new_full(inputs, float("nan"))
         self.capacity = capacity
         self.length = 0
         self.decoder = decoder

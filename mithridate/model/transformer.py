@@ -75,7 +75,7 @@ class Transformer(nn.Module):
         """(B, D) → (B, D): what `forward` gives at the next position, given the cache."""
         position = cache.position()
         if cache.decoder is not None:
-            out = cache.decoder.step(x, cache.keys, cache.values, position)
+            out = cache.decoder.step(x, cache.inputs, position)
             cache.advance()
             return out
         x = x + self.positions[position]

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cmath>
+#include <cstring>
 #include <type_traits>
 #include <vector>
 
@@ -312,57 +313,99 @@ void attention_backward(int T, const float* q, const float* k, const float* v, l
   transpose_columns<D>(T, dvt, padded, dv, ldg);
 }
 
-// Keys and values are cached in blocks of BLOCK positions: (capacity / BLOCK, D, BLOCK). A head's
-// cache is then read as one stream, in vectors of any width up to BLOCK.
+// What is cached of a layer is its normed input, from which keys and values are linear: half as much
+// memory to read as keys and values, and reading is what a rollout spends its time on. With
+// k_t = Wk h_t + bk, a head's scores q·k_t are (Wk^T q)·h_t plus a constant, which a softmax does not
+// see; with v_t = Wv h_t + bv, its output is Wv (sum of p_t h_t) + bv.
+//
+// The cache is in blocks of BLOCK positions, (capacity / BLOCK, W, BLOCK) for a model of width W: one
+// stream of memory, read in vectors of any width up to BLOCK.
 constexpr int BLOCK = 16;
 
-inline long cache_offset(int position, int D) {
-  return long(position / BLOCK) * BLOCK * D + position % BLOCK;
+inline long cache_offset(int position, int width) {
+  return long(position / BLOCK) * BLOCK * width + position % BLOCK;
 }
 
-// One query against n cached positions. `scores` has room for n rounded up to VW. What the last
-// block holds at or after position n is loaded but never used, whatever it is.
-template <int D>
-void attention_decode(int n, const float* q, const float* keys, const float* values, float* o,
-                      float* scores) {
-  const float scale = LOG2E / std::sqrt(float(D));
+constexpr int DECODE_VECTORS = VW == 16 ? 2 : 1;  // vectors of positions scored together
+
+// Softmax of H queries (H, W), in units of log2, against n cached positions, and the weighted sums of
+// h, out (H, W). `scratch` has room for H times n rounded up to BLOCK. What the last block holds at
+// or after position n is loaded but never used.
+template <int H>
+void attention_decode(int n, int W, const float* q, const float* cache, float* out,
+                      float* scratch) {
   const vi lanes = lane_index();
-  const int whole = n / VW * VW;
-  float qs[D];
-  for (int d = 0; d < D; ++d) qs[d] = q[d] * scale;
+  const int whole = n / VW * VW, padded = round_up(n, BLOCK);
+  const long block = long(W) * BLOCK;
+  auto at = [&](int t) { return cache + (t / BLOCK) * block + t % BLOCK; };
 
-  vf largest = splat(MINUS_INFINITY);
-  for (int t = 0; t < n; t += VW) {
-    const float* k = keys + cache_offset(t, D);
-    vf s = load(k) * qs[0];
-    for (int d = 1; d < D; ++d) s += load(k + d * BLOCK) * qs[d];
-    if (t == whole) s = lanes < n - whole ? s : splat(MINUS_INFINITY);
-    store(scores + t, s);
-    largest = max(largest, s);
-  }
-  const float m = hmax(largest);
+  vf largest[H];
+  for (int head = 0; head < H; ++head) largest[head] = splat(MINUS_INFINITY);
+  auto score = [&](int t, auto count) {
+    constexpr int N = decltype(count)::value;
+    const float* h[N];
+    for (int i = 0; i < N; ++i) h[i] = at(t + i * VW);
+    vf even[N][H], odd[N][H];  // sums over even and odd d: a shorter chain, and less rounding
+    for (int i = 0; i < N; ++i)
+      for (int head = 0; head < H; ++head) even[i][head] = odd[i][head] = vf{};
+    for (int d = 0; d < W; d += 2) {
+      vf x[N], y[N];
+      for (int i = 0; i < N; ++i) x[i] = load(h[i] + d * BLOCK), y[i] = load(h[i] + (d + 1) * BLOCK);
+      for (int head = 0; head < H; ++head)
+        for (int i = 0; i < N; ++i) {
+          even[i][head] += x[i] * q[head * W + d];
+          odd[i][head] += y[i] * q[head * W + d + 1];
+        }
+    }
+    for (int head = 0; head < H; ++head)
+      for (int i = 0; i < N; ++i) {
+        vf s = even[i][head] + odd[i][head];
+        if (N == 1 && t == whole) s = lanes < n - whole ? s : splat(MINUS_INFINITY);
+        store(scratch + head * padded + t + i * VW, s);
+        largest[head] = max(largest[head], s);
+      }
+  };
+  int done = 0;
+  for (; done + DECODE_VECTORS * VW <= whole; done += DECODE_VECTORS * VW)
+    score(done, std::integral_constant<int, DECODE_VECTORS>{});
+  for (; done < n; done += VW) score(done, std::integral_constant<int, 1>{});
 
-  vf sum = vf{}, acc[D];
-  for (int d = 0; d < D; ++d) acc[d] = vf{};
-  for (int t = 0; t < whole; t += VW) {
-    const float* v = values + cache_offset(t, D);
-    const vf p = exp2(load(scores + t) - m);
-    sum += p;
-    for (int d = 0; d < D; ++d) acc[d] += p * load(v + d * BLOCK);
+  vf sum[H];
+  float m[H];
+  for (int head = 0; head < H; ++head) sum[head] = vf{}, m[head] = hmax(largest[head]);
+  for (int t = 0; t < n; t += VW)
+    for (int head = 0; head < H; ++head) {
+      float* s = scratch + head * padded + t;
+      const vf p = exp2(load(s) - m[head]);
+      store(s, p);
+      sum[head] += p;
+    }
+
+  constexpr int ROWS = VW / H;  // numbers of h whose sums fill VW registers
+  alignas(64) float share[VW], total[VW];
+  for (int head = 0; head < H; ++head) {
+    const float inverse = 1.0f / hsum(sum[head]);
+    for (int d = 0; d < ROWS; ++d) share[head * ROWS + d] = inverse;
   }
-  if (whole < n) {
-    const float* v = values + cache_offset(whole, D);
-    const vi inside = lanes < n - whole;
-    const vf p = inside ? exp2(load(scores + whole) - m) : vf{};
-    sum += p;
-    for (int d = 0; d < D; ++d) acc[d] += p * (inside ? load(v + d * BLOCK) : vf{});
+  for (int d0 = 0; d0 < W; d0 += ROWS) {
+    vf acc[VW];
+    for (vf& a : acc) a = vf{};
+    auto take = [&](int t, auto all) {
+      const float* h = at(t) + d0 * BLOCK;
+      vf p[H];
+      for (int head = 0; head < H; ++head) p[head] = load(scratch + head * padded + t);
+      for (int d = 0; d < ROWS; ++d) {
+        vf x = load(h + d * BLOCK);
+        if (!decltype(all)::value) x = lanes < n - whole ? x : vf{};
+        for (int head = 0; head < H; ++head) acc[head * ROWS + d] += x * p[head];
+      }
+    };
+    for (int t = 0; t < whole; t += VW) take(t, std::true_type{});
+    if (whole < n) take(whole, std::false_type{});
+    store(total, hsum_each(acc) * load(share));
+    for (int head = 0; head < H; ++head)
+      std::memcpy(out + head * W + d0, total + head * ROWS, sizeof(float) * ROWS);
   }
-  alignas(64) float rows[D * VW];
-  for (int d = 0; d < D; ++d) store(rows + d * VW, acc[d]);
-  float out[D];
-  for (int d = 0; d < D; d += 8) hsum8(rows + d * VW, out + d);
-  const float inverse = 1.0f / hsum(sum);
-  for (int d = 0; d < D; ++d) o[d] = out[d] * inverse;
 }
 
 }  // namespace mithridate::MITHRIDATE_ISA

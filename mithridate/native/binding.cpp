@@ -149,14 +149,13 @@ class Decoder {
     active->transpose(shape_, weights_.data(), transposed_.data());
   }
 
-  void step(const Array& x, const std::optional<Array>& queries, const Array& keys,
-            const Array& values, const Array& y, const std::optional<Array>& y_queries, int n,
-            int capacity, int threads) const {
+  void step(const Array& x, const std::optional<Array>& queries, const Array& cache,
+            const Array& y, const std::optional<Array>& y_queries, int n, int capacity,
+            int threads) const {
     const int D = shape_.width;
     const size_t B = x.size() / D;
     expect(x, B * D, "x"), expect(y, B * D, "y");
-    expect(keys, B * shape_.layers * D * capacity, "keys");
-    expect(values, B * shape_.layers * D * capacity, "values");
+    expect(cache, B * shape_.layers * D * capacity, "cache");
     if (capacity % 16) throw std::invalid_argument("capacity must be a multiple of 16");
     if (n < 0 || n >= capacity || n >= shape_.positions)
       throw std::invalid_argument("position " + std::to_string(n) + " is out of range");
@@ -165,7 +164,7 @@ class Decoder {
     if (queries) expect(*queries, B * D, "queries"), expect(*y_queries, B * D, "y_queries");
     nb::gil_scoped_release release;
     active->decode(shape_, weights_.data(), transposed_.data(), int(B), n, capacity, x.data(),
-                   queries ? queries->data() : nullptr, keys.data(), values.data(), y.data(),
+                   queries ? queries->data() : nullptr, cache.data(), y.data(),
                    y_queries ? y_queries->data() : nullptr, threads);
   }
 
@@ -195,7 +194,7 @@ NB_MODULE(_kernels, m) {
   m.def("backward", &backward);
   nb::class_<Decoder>(m, "Decoder")
       .def(nb::init<const Array&, int, int, int, int>())
-      .def("step", &Decoder::step, nb::arg("x"), nb::arg("queries").none(), nb::arg("keys"),
-           nb::arg("values"), nb::arg("y"), nb::arg("y_queries").none(), nb::arg("n"),
+      .def("step", &Decoder::step, nb::arg("x"), nb::arg("queries").none(), nb::arg("cache"),
+           nb::arg("y"), nb::arg("y_queries").none(), nb::arg("n"),
            nb::arg("capacity"), nb::arg("threads"));
 }

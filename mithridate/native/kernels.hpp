@@ -34,13 +34,13 @@ struct Kernels {
                    const float* inputs, const float* mixed, const float* statistics, float* dx,
                    float* d_weights, int threads);
 
-  // One new position n of B sequences: x (B, D) is embedded without its position. Keys and values
-  // are (B, layers, heads, capacity / 16, d, 16), and position n is written. If queries is not
-  // null, as many query tokens (B, D), complete with what position they need, see positions 0 … n
-  // and are seen by nobody.
+  // One new position n of B sequences: x (B, D) is embedded without its position. The cache, of
+  // every layer's normed inputs, is (B, layers, capacity / 16, D, 16), and position n is written. If
+  // queries is not null, as many query tokens (B, D), complete with what position they need, see
+  // positions 0 … n and are seen by nobody.
   void (*decode)(const Shape&, const float* weights, const float* transposed, int B, int n,
-                 long capacity, const float* x, const float* queries, float* keys, float* values,
-                 float* y, float* y_queries, int threads);
+                 long capacity, const float* x, const float* queries, float* cache, float* y,
+                 float* y_queries, int threads);
 
   // Mean cross-entropy of softmax(x w^T + b) to labels in 0 … A - 1, and all its gradients;
   // x, dx (N, D), w, dw (A, D), b, db (A).

@@ -289,33 +289,51 @@ inline void sequence_backward(const Shape& s, const float* weights, const float*
 
 // ---- One token of several sequences ------------------------------------------------------------
 
+template <class Call>
+void with_heads(int H, Call call) {  // in groups of four, two and one
+  int head = 0;
+  for (; head + 4 <= H; head += 4) call(head, std::integral_constant<int, 4>{});
+  for (; head + 2 <= H; head += 2) call(head, std::integral_constant<int, 2>{});
+  for (; head < H; ++head) call(head, std::integral_constant<int, 1>{});
+}
+
 // `rows` sequences, their tokens in x (rows, D), overwritten by the result before the last norm.
-// keys and values point to the first of them. Only tokens of the context are written there.
+// `cache` points to the first of them. Only tokens of the context are written there.
 inline void tokens_forward(const Shape& s, const float* weights, const float* transposed, int rows,
-                           int n, long capacity, bool append, float* x, float* keys, float* values,
-                           int layer, Workspace& work) {
+                           int n, long capacity, bool append, float* x, float* cache, int layer,
+                           Workspace& work) {
   const int D = s.width, H = s.heads, d = s.head_width();
+  const long wide = long(H) * D;
   const auto w = block_at(s, weights, layer);
   const auto wt = block_at(s, transposed, layer);
-  float* h = work.tile.get(9L * rows * D);
-  float *qkv = h + rows * D, *mix = qkv + 3L * rows * D, *u = mix + rows * D;
-  float* scores = work.attention.get(capacity + VW);
+  float* h = work.tile.get((8 + 2L * H) * rows * D);
+  float *q = h + rows * D, *mix = q + rows * D, *part = mix + rows * D, *u = part + rows * D;
+  float *queries = u + 4L * rows * D, *sums = queries + rows * wide;  // (rows, H, D) each
+  float* scratch = work.attention.get(4L * capacity);
   norm_forward(rows, D, x, w.norm1_w, w.norm1_b, h);
-  gemm(rows, 3 * D, D, h, wt.qkv_w, qkv, Into::overwrite, w.qkv_b);
-  for (int r = 0; r < rows; ++r)
-    for (int head = 0; head < H; ++head) {
-      const long at = ((long(r) * s.layers + layer) * H + head) * d * capacity;
-      const float* q = qkv + 3L * r * D + head * d;
-      if (append)
-        for (int i = 0; i < d; ++i) {
-          const long here = at + cache_offset(n, d) + i * BLOCK;
-          keys[here] = q[D + i];
-          values[here] = q[2 * D + i];
-        }
-      with_head_width(d, [&](auto width) {
-        attention_decode<width>(n + 1, q, keys + at, values + at, mix + r * D + head * d, scores);
-      });
-    }
+  gemm_any<false>(rows, D, D, h, D, wt.qkv_w, 3 * D, q, D, Into::overwrite, w.qkv_b);
+  const float scale = LOG2E / std::sqrt(float(d));
+  for (int i = 0; i < rows * D; i += VW) store(q + i, load(q + i) * scale);
+  for (int head = 0; head < H; ++head)  // Wk^T q
+    gemm_any<false>(rows, D, d, q + head * d, D, w.qkv_w + (D + head * d) * D, D,
+                    queries + head * D, wide, Into::overwrite, nullptr);
+  for (int r = 0; r < rows; ++r) {
+    float* mine = cache + (long(r) * s.layers + layer) * D * capacity;
+    if (append)
+      for (int i = 0; i < D; ++i) mine[cache_offset(n, D) + i * BLOCK] = h[r * D + i];
+    with_heads(H, [&](int head, auto group) {
+      attention_decode<group>(n + 1, D, queries + r * wide + head * D, mine,
+                              sums + r * wide + head * D, scratch);
+    });
+  }
+  const int columns = std::max(d, VW);  // a product's columns come in vectors: of those of …
+  for (int head = 0; head < H; ++head) {  // … several heads, one head's are kept
+    const int first = head * d / columns * columns;
+    gemm_any<false>(rows, columns, D, sums + head * D, wide, wt.qkv_w + 2 * D + first, 3 * D, part,
+                    columns, Into::overwrite, w.qkv_b + 2 * D + first);
+    for (int r = 0; r < rows; ++r)
+      std::memcpy(mix + r * D + head * d, part + r * columns + head * d - first, sizeof(float) * d);
+  }
   up_forward(rows, D, w, wt, mix, x, h, u);
   for (int i = 0; i < rows * 4 * D; i += VW) store(u + i, gelu(load(u + i)));
   gemm(rows, D, 4 * D, u, wt.down_w, x, Into::add, w.down_b);

@@ -77,8 +77,8 @@ void backward(const Shape& s, const float* weights, int B, int T, const float* d
 }
 
 void decode(const Shape& s, const float* weights, const float* transposed, int B, int n,
-            long capacity, const float* x, const float* queries, float* keys, float* values,
-            float* y, float* y_queries, int threads) {
+            long capacity, const float* x, const float* queries, float* cache, float* y,
+            float* y_queries, int threads) {
   // Sequences whose tokens share a pass over the weights: about 12, and as many chunks for each
   // thread. The result does not depend on it.
   const int D = s.width, wanted = round_up((B + 11) / 12, threads);
@@ -90,17 +90,16 @@ void decode(const Shape& s, const float* weights, const float* transposed, int B
   for (int c = 0; c < chunks; ++c) {
     Workspace& work = workspace();
     const int first = c * ROWS, rows = std::min(ROWS, B - first);
-    float* k = keys + first * per_sequence;
-    float* v = values + first * per_sequence;
+    float* mine = cache + first * per_sequence;
     float* token = work.sequence.get(2L * rows * D);
     float* query = token + rows * D;
     for (int r = 0; r < rows; ++r)
       for (int i = 0; i < D; ++i) token[r * D + i] = x[(first + r) * D + i] + position[i];
     if (queries) std::memcpy(query, queries + first * D, sizeof(float) * rows * D);
     for (int l = 0; l < s.layers; ++l) {
-      tokens_forward(s, weights, transposed, rows, n, capacity, true, token, k, v, l, work);
+      tokens_forward(s, weights, transposed, rows, n, capacity, true, token, mine, l, work);
       if (queries)
-        tokens_forward(s, weights, transposed, rows, n, capacity, false, query, k, v, l, work);
+        tokens_forward(s, weights, transposed, rows, n, capacity, false, query, mine, l, work);
     }
     norm_forward(rows, D, token, norm, norm + D, y + first * D);
     if (queries) norm_forward(rows, D, query, norm, norm + D, y_queries + first * D);
