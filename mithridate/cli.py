@@ -286,8 +286,8 @@ def evaluate(
         str | None,
         typer.Option(
             help="Comma-separated: none (default), uniform, raise_worst, lower_best, swap, files "
-            "of `mithridate attack`, or learned(AGENT), which trains attackers now; plain learned "
-            "does that against every agent."
+            "of `mithridate attack`, or learned(AGENT) and adaptive(AGENT), which train attackers "
+            "now; plain learned or adaptive does that against every agent."
         ),
     ] = None,
     eps: Eps = None,

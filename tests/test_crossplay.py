@@ -207,6 +207,19 @@ def test_paper_values_are_found_under_both_names_and_only_where_they_belong():
     assert paper_value(env, "AT-DPT", "learned(crucb)", **at)[0] == 23.4
     assert paper_value(env, "AT-DPT", "none", eps=0.1, budget=3.0)[0] == 12.4
     assert paper_value(env, "ts", "raise_worst", **at) is None
+    assert paper_value(env, "AT-DPT", "learned(TS)", table="bandit_main", **at)[0] == 29.8
+    assert (
+        paper_value(env, "AT-DPT", "learned(TS)", table="bandit_main", eps=0.1, budget=3.0) is None
+    )
+    budgets = {"eps": 0.4, "table": "bandit_budgets"}
+    assert paper_value(env, "AT-DPT", "learned(TS)", budget=5.0, **budgets)[0] == 40.5
+    adaptive = {**at, "table": "bandit_adaptive_full"}
+    assert paper_value(env, "AT-DPT (n-A)", "adaptive(AT-DPT (A))", **adaptive)[0] == 88.1
+    assert paper_value(env, "AT-DPT (n-A)", "adaptive(AT-DPT (n-A))", **adaptive) is None
+    assert paper_value(env, "AT-DPT (A)", "learned(AT-DPT (n-A))", **adaptive)[0] == 38.0
+    assert paper_value(env, "TS", "adaptive(TS)", **adaptive)[0] == 104.2
+    assert paper_value(env, "TS", "learned(TS)", **adaptive)[0] == 94.3
+    assert paper_value(env, "TS", "adaptive(TS)", **at) is None
     assert paper_value(env, "ts", "none", eps=0.4, budget=2.0) is None
     assert paper_value(make_env("bandit", arms=4).config, "ts", "none", **at) is None
 

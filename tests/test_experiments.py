@@ -13,10 +13,12 @@ import pytest
 from mithridate.errors import UserError
 from mithridate.experiments.estimate import seconds
 from mithridate.experiments.executors import run_graph
-from mithridate.experiments.recipes import RECIPES, plan
+from mithridate.experiments.recipes import RECIPES, Level, Recipe, Row, plan
 from mithridate.experiments.stages import _copy_shipped, in_order, perform
 from mithridate.experiments.store import Artifact, Claim, Store
 from mithridate.model.weights import find
+from mithridate.report.exports import export
+from mithridate.report.summary import summarise
 
 MAIN = RECIPES["bandit_main"]
 ARGUMENTS = ("bandit_main", "--preset", "smoke", "--replications", "1")
@@ -107,6 +109,67 @@ def test_a_moved_store_goes_on(tmp_path, monkeypatch):
             perform(training, store)
     (tmp_path / "here").rename(tmp_path / "there")
     assert perform(training, Store(tmp_path / "there")) == "computed"
+
+
+def test_brief_rows_and_rows_of_one_level():
+    full = RECIPES["bandit_full"]
+    for preset, sub, ad in (("laptop", {(0.4, 0)}, {(0.4, 0)}), ("paper", None, None)):
+        seen = {}
+        for cell in plan(full, preset).cells:
+            where = (cell.config["eps"], cell.config["cell"]["replication"])
+            seen.setdefault(cell.config["cell"]["label"], set()).add(where)
+        everything = {(eps, r) for eps in (0.1, 0.2, 0.4) for r in range(full.replications[preset])}
+        assert seen["AT-DPT"] == seen["TS"] == everything
+        assert seen["AT-DPT (sub. 30%)"] == (sub or everything)
+        assert seen["AD [TS]"] == (ad or {(0.4, r) for r in range(10)})
+
+
+def test_what_a_level_means_for_each_stage():
+    budgets = plan(RECIPES["bandit_budgets"], "laptop", 2)
+    trainings = [s for s in budgets.stages() if s.kind == "train"]
+    assert len(trainings) == 2 and {s.config["budget"] for s in trainings} == {1.0}
+    attacks = [s for s in budgets.stages() if s.kind == "attack"]
+    assert {s.config["budget"] for s in attacks} == {1.0, 3.0, 5.0}
+    full = plan(RECIPES["bandit_full"], "laptop")
+    for cell in full.cells:
+        if cell.config["cell"]["label"] == "RTS (C known)":
+            eps = cell.config["eps"]
+            assert cell.config["cell"]["victim"] == f"rts(level=known,eps={eps:g},budget=3)"
+    sources = {
+        s.config["source"]: s.config["attacker"] for s in full.stages() if s.kind == "distill"
+    }
+    assert sources.keys() == {"ts", "crucb(alpha=0.4)"} and sources["ts"] == "none"
+    assert {s.config["eps"] for s in full.stages() if s.kind == "train"} == {0.1, 0.2, 0.4}
+
+
+TINY = Recipe(
+    name="tiny", title="Every kind of stage", environment="bandit",
+    rows=(
+        Row("AT-DPT (A)", "at-dpt-adaptive"), Row("AD [TS]", "ad-ts"), Row("TS", "ts"),
+        Row("posterior oracle", "posterior_oracle"),
+    ),
+    static=("none",), targets=("AD [TS]",), adaptive=("TS",), table="bandit_adaptive_full",
+    levels=(Level(0.4, 1.0), Level(0.4, 3.0)),
+)  # fmt: skip
+
+
+def test_every_kind_of_stage_runs_and_is_reported(tmp_path, monkeypatch):
+    monkeypatch.setitem(RECIPES, "tiny", TINY)
+    store = Store.open(tmp_path / "store")
+    planned = plan(TINY, "smoke", 1)
+    store.remember(planned.name, planned.describe())
+    run_graph(planned.stages(), store)
+    (section,) = summarise(store)
+    assert section.done == section.total
+    for table, budget in zip(section.tables, (1.0, 3.0), strict=True):
+        assert table.level.budget == budget
+        assert table.columns == ["adaptive(TS)", "learned(AD [TS])", "none"]
+        assert all(cell.mean is not None for cell in table.cells())
+        assert not [flag for flag in table.flags if flag.code == "over-budget"]
+    attacked = {r["attacker"] for r in section.records if r["target"] == "TS"}
+    assert attacked == {"adaptive"}
+    names = {path.name for path in export(store, tmp_path / "files")}
+    assert {"tiny-smoke-1x-s0-eps0.4-B1.csv", "tiny-smoke-1x-s0-eps0.4-B3.tex"} <= names
 
 
 # Running ----------------------------------------------------------------------------------------

@@ -255,9 +255,7 @@ def test_queries_see_the_context_and_are_seen_by_nobody():
         plain, two = model.new_cache(5), model.new_cache(5)
         for t in range(20):
             alone = model.step(x[:, t], plain)
-            context, answer = two.decoder.step_with_query(
-                x[:, t], queries[:, t], two.inputs, t
-            )
+            context, answer = two.decoder.step_with_query(x[:, t], queries[:, t], two.inputs, t)
             two.advance()
             assert torch.equal(context, alone)
             expected = query_reference(model, queries[:, t], two)

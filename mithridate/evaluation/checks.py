@@ -23,7 +23,9 @@ class Flag:
 
 def column_name(attacker: str, target: str | None) -> str:
     """What a column of a table is called."""
-    return attacker if target is None else f"learned({target})"
+    if target is None:
+        return attacker
+    return f"{'adaptive' if attacker.startswith('adaptive') else 'learned'}({target})"
 
 
 def column_of(record: dict[str, Any]) -> str:
@@ -104,7 +106,7 @@ def flags(cells: Cells) -> list[Flag]:
 def _about(cells: Cells, victim: str) -> list[Flag]:
     found = []
     clean = cells.cell(victim, "none")
-    learned = [c for c in cells.columns if c.startswith("learned(")]
+    learned = [c for c in cells.columns if c.startswith(("learned(", "adaptive("))]
     for column in cells.columns:
         cell = cells.cell(victim, column)
         if clean and cell and column != "none" and _clearly(cells, clean, cell):

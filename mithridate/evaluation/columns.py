@@ -22,7 +22,9 @@ if TYPE_CHECKING:
     from mithridate.training.loop import Watcher
 
 
-LEARNED = re.compile(r"learned\((.*)\)")
+KINDS = {"learned": "gaussian", "adaptive": "adaptive"}
+"""What a user calls attackers that are trained, and what they are."""
+LEARNED = re.compile(r"(learned|adaptive)\((.*)\)")
 
 
 @dataclass(frozen=True)
@@ -46,6 +48,18 @@ class Column:
         return other.attacker, other.tasks
 
 
+@dataclass(frozen=True)
+class _Wanted:
+    """Attackers of a kind that are to be trained against a victim."""
+
+    attacker: str
+    victim: Victim
+
+    @property
+    def name(self) -> str:
+        return column_name(self.attacker, self.victim.label)
+
+
 def make_columns(
     config: EvaluateConfig,
     victims: Sequence[Victim],
@@ -58,7 +72,7 @@ def make_columns(
     wanted = [
         one for text in dict.fromkeys(config.attackers) for one in _meant(text, config, victims)
     ]
-    names = [one.name if isinstance(one, Column) else column_name("", one.label) for one in wanted]
+    names = [one.name for one in wanted]
     twice = next((name for name in names if names.count(name) > 1), None)
     if twice is not None:
         raise UserError(f"--attackers: {twice} is there twice; a column needs a name of its own")
@@ -68,27 +82,28 @@ def make_columns(
     ]
 
 
-def _meant(text: str, config: EvaluateConfig, victims: Sequence[Victim]) -> list[Column | Victim]:
-    """What a user's word stands for: columns, and victims to train attackers against."""
+def _meant(text: str, config: EvaluateConfig, victims: Sequence[Victim]) -> list[Column | _Wanted]:
+    """What a user's word stands for: columns, and attackers to train."""
     if text == "none":
         return [Column("none")]
-    if text == "learned":
-        return [victim for victim in victims if not victim.privileged]
+    if text in KINDS:
+        return [_Wanted(KINDS[text], victim) for victim in victims if not victim.privileged]
     if match := LEARNED.fullmatch(text):
         known = {victim.label: victim for victim in victims}
-        target = known.get(match[1]) or make_victims([match[1]])[0]
+        target = known.get(match[2]) or make_victims([match[2]])[0]
         if target.privileged:
             raise UserError(
                 f"'{target.label}' knows the attack; there is nothing to learn against it"
             )
-        return [target]
+        return [_Wanted(KINDS[match[1]], target)]
     if paths := _files(text):
         return [_from_files(text, paths, config)]
     if "/" in text or text.endswith(".safetensors"):
         raise UserError(f"attacker '{text}': no such file")
     name, _ = parse_call(text, "attacker")
     if name not in ATTACKERS.names():
-        raise unknown("attacker", name, ["none", "learned(TARGET)", *ATTACKERS.names()])
+        choices = ["none", "learned(TARGET)", "adaptive(TARGET)", *ATTACKERS.names()]
+        raise unknown("attacker", name, choices)
     attacker = ATTACKERS.make(text, budget=config.budget)
     if hasattr(attacker, "update"):
         raise UserError(f"attacker '{name}' must be trained first: learned(TARGET)")
@@ -100,14 +115,15 @@ def _meant(text: str, config: EvaluateConfig, victims: Sequence[Victim]) -> list
 
 
 def _trained(
-    victim: Victim,
+    wanted: _Wanted,
     config: EvaluateConfig,
     watch: Callable[[str, int], list[Watcher]] | None,
     directory: Path,
 ) -> Column:
-    """Train attackers against each replication of `victim`, or take those of an earlier run."""
+    """Train attackers against each replication of a victim, or take those of an earlier run."""
     from mithridate.training.attack import LearnedAttack, attack, run_name
 
+    victim = wanted.victim
     found = []
     for replication in range(config.replications):
         attack_config = parse(
@@ -116,6 +132,7 @@ def _trained(
                 "env": config.env, "target": victim.source(replication) or victim.label,
                 "seed": config.seed + replication, "threads": config.threads, "eps": config.eps,
                 "budget": config.budget, "tasks": config.tasks, "rounds": config.rounds,
+                "attacker": wanted.attacker,
             },
             where="attack",
         )  # fmt: skip

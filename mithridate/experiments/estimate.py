@@ -38,10 +38,14 @@ def work(stage: Stage) -> float:
     """Seconds on the machine that the constants come from."""
     config: dict[str, Any] = stage.config
     horizon = int(config["env"]["horizon"])
-    if stage.kind == "pretrain":
+    if stage.kind in ("pretrain", "distill"):
         evaluations = config["steps"] / config["evaluate_every"] * config["evaluate_tasks"]
         tasks = evaluations + config["final_tasks"]
-        return _learning(config["batches"], config["steps"]) + _rolling(tasks, horizon, True)
+        learning = _learning(config["batches"], config["steps"])
+        if stage.kind == "distill":
+            source = config["tasks"] * config["steps"] / config["refresh_every"]
+            learning += _rolling(source, horizon, False)
+        return learning + _rolling(tasks, horizon, True)
     if stage.kind == "train":
         rounds = config["rounds"] + config["synthetic"]["rounds"]
         steps = rounds * config["iterations"]
@@ -49,7 +53,15 @@ def work(stage: Stage) -> float:
         tasks = config["rounds"] * config["tasks"] * compared + 5 * config["final_tasks"]
         return _learning(config["batches"], steps) + _rolling(tasks, horizon, True)
     if stage.kind == "attack":
-        return _rolling(config["tasks"] * (config["rounds"] + 1), horizon, bool(stage.inputs))
+        tasks = config["tasks"] * (config["rounds"] + 1)
+        rolling = _rolling(tasks, horizon, bool(stage.inputs))
+        if config["attacker"].startswith("adaptive"):  # a model of its own, and two passes
+            batch = {"long_every": 1, "long_batch": config["tasks"], "long_length": horizon}
+            rolling += _rolling(tasks, horizon, True)
+            rolling += _learning(
+                {**batch, "short_batch": 0, "short_length": 0}, 2 * config["rounds"]
+            )
+        return rolling
     return _rolling(config["tasks"], horizon, "victim" in stage.inputs)
 
 

@@ -21,6 +21,8 @@ from mithridate.agents.resolve import Victim
 from mithridate.config import (
     AdversarialConfig,
     AttackConfig,
+    Config,
+    DistillConfig,
     EvaluateConfig,
     PretrainConfig,
     parse,
@@ -34,10 +36,11 @@ from mithridate.model.weights import find, load_model, tensors_sha256, zoo_names
 from mithridate.registry import ATTACKERS
 from mithridate.training.adversarial import train_adversarially
 from mithridate.training.attack import LearnedAttack, attack
+from mithridate.training.distill import distill
 from mithridate.training.pretrain import pretrain
 from mithridate.training.run_directory import read_log
 
-VERSIONS = {"pretrain": 1, "train": 1, "attack": 1, "evaluate": 1}
+VERSIONS = {"pretrain": 1, "distill": 1, "train": 1, "attack": 1, "evaluate": 1}
 """Raised when a change of the code changes a stage's results."""
 
 Outcome = Literal["done", "computed", "busy"]
@@ -149,6 +152,11 @@ def _pretrain(stage: Stage, work: Path, inputs: dict[str, Artifact]) -> None:
     _keep(work, "model.safetensors", "model.json", "log.jsonl")
 
 
+def _distill(stage: Stage, work: Path, inputs: dict[str, Artifact]) -> None:
+    distill(parse(DistillConfig, stage.config), work / "run")
+    _keep(work, "model.safetensors", "model.json", "log.jsonl")
+
+
 def _train(stage: Stage, work: Path, inputs: dict[str, Artifact]) -> None:
     start = str(inputs["start"].path / "model.safetensors")
     train_adversarially(parse(AdversarialConfig, {**stage.config, "start": start}), work / "run")
@@ -180,7 +188,8 @@ def _evaluate(stage: Stage, work: Path, inputs: dict[str, Artifact]) -> None:
         attacker = ATTACKERS.create(cell["attacker"], budget=config.budget)
         column = Column(cell["attacker"], static=attacker)
     record, curve = evaluate_cell(config, env_of(config.env), victim, column, cell["replication"])
-    line = {**record.to_json(), "level": config.eps, "config_hash": stage.key}
+    level = {"level": config.eps, "level_budget": config.budget}  # a clean cell has one, too
+    line = {**record.to_json(), **level, "config_hash": stage.key}
     write_atomic(work / OUT / "records.jsonl", json.dumps(line) + "\n")
     every = max(1, len(curve.mean) // 100)
     points = {
@@ -191,7 +200,8 @@ def _evaluate(stage: Stage, work: Path, inputs: dict[str, Artifact]) -> None:
 
 
 RUNNERS: dict[str, Callable[[Stage, Path, dict[str, Artifact]], None]] = {
-    "pretrain": _pretrain, "train": _train, "attack": _attack, "evaluate": _evaluate,
+    "pretrain": _pretrain, "distill": _distill, "train": _train, "attack": _attack,
+    "evaluate": _evaluate,
 }  # fmt: skip
 
 
@@ -204,16 +214,23 @@ def _keep(work: Path, *names: str) -> None:
 # Shipped models in the place of trainings ------------------------------------------------------
 
 
+SHIPPED: dict[str, tuple[str, type[Config]]] = {
+    "pretrain": ("dpt", PretrainConfig), "distill": ("ad", DistillConfig),
+    "train": ("at-dpt", AdversarialConfig),
+}  # fmt: skip
+"""What a stage's model is called on its card, and its configuration."""
+
+
 def _copy_shipped(stage: Stage, work: Path, inputs: dict[str, Artifact]) -> bool:
     """If a shipped model is what this training would give, take it: the same configuration and,
     for adversarial training, the same weights to start from."""
-    if stage.kind not in ("pretrain", "train"):
+    if stage.kind not in SHIPPED:
         return False
+    card_kind, kind = SHIPPED[stage.kind]
     for name in zoo_names():
         card = load_model(name)[1]
-        if card["kind"] != {"pretrain": "dpt", "train": "at-dpt"}[stage.kind]:
+        if card["kind"] != card_kind:
             continue
-        kind = PretrainConfig if stage.kind == "pretrain" else AdversarialConfig
         training = parse(kind, card["training"]).to_json()  # fields that are new get their defaults
         if stage.kind == "train":
             start = load_model(inputs["start"].path / "model.safetensors")[0]

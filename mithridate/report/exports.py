@@ -22,7 +22,9 @@ def export(store: Store, directory: Path) -> list[Path]:
             continue
         make_directory(directory)
         for table in section.tables:
-            stem = f"{section.name}-eps{table.eps:g}"
+            stem = f"{section.name}-eps{table.level.eps:g}"
+            if len({level.budget for level in section.recipe.levels}) > 1:
+                stem += f"-B{table.level.budget:g}"
             for suffix, text in (("csv", as_csv(table)), ("tex", as_latex(section, table))):
                 path = directory / f"{stem}.{suffix}"
                 write_atomic(path, text)
@@ -44,14 +46,14 @@ def as_csv(table: TableView) -> str:
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(
-        ["victim", "attacker", "eps", "mean", "ci95", "replications", "paper_mean", "paper_ci95",
-         "difference", "verdict"]
+        ["victim", "attacker", "eps", "budget", "mean", "ci95", "replications", "paper_mean",
+         "paper_ci95", "difference", "verdict"]
     )  # fmt: skip
     for cell in table.cells():
         paper = cell.paper or (None, None)
         writer.writerow(
-            [cell.victim, cell.column, table.eps, cell.mean, cell.ci95, cell.replications, *paper,
-             cell.difference, cell.verdict]
+            [cell.victim, cell.column, table.level.eps, table.level.budget, cell.mean, cell.ci95,
+             cell.replications, *paper, cell.difference, cell.verdict]
         )  # fmt: skip
     return text.getvalue()
 

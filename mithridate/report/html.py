@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 from importlib.metadata import version
 from pathlib import Path
 
@@ -43,8 +44,8 @@ def fingerprint(store: Store) -> str:
 
 
 def column_title(column: str) -> str:
-    if column.startswith("learned("):
-        return f"learned: {column.removeprefix('learned(').removesuffix(')')}"
+    if match := re.fullmatch(r"(learned|adaptive)\((.*)\)", column):
+        return f"{match[1]}: {match[2]}"
     return {"none": "clean", "uniform": "uniform random"}.get(column, column.replace("_", " "))
 
 

@@ -4,6 +4,7 @@ Attacks", ICML 2026), and the names under which it knows our agents and attacker
 from __future__ import annotations
 
 import json
+import re
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -29,31 +30,46 @@ def tables() -> dict[str, Any]:
 
 
 def paper_value(
-    env: EnvConfig, agent: str, column: str, *, eps: float, budget: float
+    env: EnvConfig, agent: str, column: str, *, eps: float, budget: float, table: str | None = None
 ) -> tuple[float, float] | None:
-    """The paper's mean and 95 % half-width for one cell, or None if it has no such cell, or
-    another environment (more arms, a shorter horizon, …).
+    """The paper's mean and 95 % half-width for one cell of a table (by default the one with all of
+    an environment's rows), or None if it has no such cell, or another environment (more arms, a
+    shorter horizon, …).
 
     `agent` and `column` are labels of an evaluation: our names ('ts', 'learned(ts)', 'none') or the
     paper's ('TS', 'learned(TS)').
     """
-    table = tables().get(TABLES.get(env.name, ""))
-    if table is None or table["setting"].get("B") != budget or not is_the_papers(env):
+    found = tables().get(table or TABLES.get(env.name, ""))
+    if found is None or not is_the_papers(env):
         return None
-    target = column.removeprefix("learned(").removesuffix(")") if "learned" in column else None
-    wanted = _canonical(
-        COLUMNS.get(column, "") if target is None else ALGORITHMS.get(target, target)
-    )
+    setting = found["setting"]
+    if setting.get("B", budget) != budget or setting.get("eps", eps) != eps:
+        return None
     if agent in TUNED_TO_EPS and eps != 0.4:
         return None  # the paper's version knows eps; ours, under this name, is told 0.4
-    algorithm = _canonical(ALGORITHMS.get(agent, agent))
-    for row in table["rows"]:
-        if _canonical(row["algorithm"]) != algorithm or row.get("eps", eps) != eps:
+    algorithm, wanted = _canonical(ALGORITHMS.get(agent, agent)), _paper_column(column, table)
+    for row in found["rows"]:
+        here = row.get("eps", eps) == eps and row.get("B_test", budget) == budget
+        if not here or _canonical(row["algorithm"]) != algorithm:
             continue
         for name, cell in row["cells"].items():
             if _canonical(name) == wanted and cell is not None:
                 return cell["mean"], cell["ci95"]
     return None
+
+
+def _paper_column(column: str, table: str | None) -> str:
+    """The paper's name of a column. Its adaptive tables have two kinds of learned attackers, and
+    call the target of both AT-DPT."""
+    match = re.fullmatch(r"(learned|adaptive)\((.*)\)", column)
+    if match is None:
+        return COLUMNS.get(column, "")
+    target = ALGORITHMS.get(match[2], match[2])
+    if table is not None and "adaptive" in table:
+        own = {"learned": "AT-DPT (n-A)", "adaptive": "AT-DPT (A)"}[match[1]]
+        kind = {"learned": "non-adaptive", "adaptive": "adaptive"}[match[1]]
+        return f"{kind}:{'AT-DPT' if target == own else target}"
+    return _canonical(target) if match[1] == "learned" else ""
 
 
 def is_the_papers(env: EnvConfig) -> bool:

@@ -18,7 +18,7 @@ from mithridate.evaluation.checks import (
     flags,
     paired_difference,
 )
-from mithridate.experiments.recipes import RECIPES, Recipe
+from mithridate.experiments.recipes import RECIPES, Level, Recipe
 from mithridate.experiments.store import Artifact, Store
 from mithridate.report.figures import training_lines
 from mithridate.report.paper import colour_range, orange, paper_value
@@ -49,7 +49,7 @@ class CellView:
 
 @dataclass(frozen=True)
 class TableView:
-    eps: float
+    level: Level
     columns: list[str]
     rows: list[tuple[str, list[CellView]]]
     worst: dict[str, tuple[str, float] | None]
@@ -120,7 +120,7 @@ def _section(store: Store, recipe: Recipe, graph: dict[str, Any]) -> SectionView
          "shipped": bool(name in artifacts and artifacts[name].manifest.get("shipped"))}
         for name, stage in described.items()
     ]  # fmt: skip
-    tables = [_table(recipe, env, metric, eps, records, described, graph) for eps in recipe.levels]
+    tables = [_table(recipe, env, metric, level, records, graph) for level in recipe.levels]
     return SectionView(
         name=graph["name"], sets=graph["sets"], recipe=recipe, preset=graph["preset"],
         replications=graph["replications"],
@@ -134,20 +134,25 @@ def _table(
     recipe: Recipe,
     env: EnvConfig,
     metric: Metric,
-    eps: float,
+    level: Level,
     records: Sequence[dict[str, Any]],
-    described: dict[str, Any],
     graph: dict[str, Any],
 ) -> TableView:
-    cells = Cells([r for r in records if r["level"] == eps], metric.better)
-    columns = [*recipe.static, *(f"learned({target})" for target in recipe.targets)]
-    # The order of the paper: learned attackers, random, structured, clean.
+    victims = recipe.victims(level, graph["preset"], graph["replications"])
+    labels = list(dict.fromkeys(row.label for row, _ in victims))
+    here = [
+        r for r in records
+        if r["level"] == level.eps and r.get("level_budget", level.budget) == level.budget
+    ]  # fmt: skip
+    cells = Cells(here, metric.better)
+    # The order of the paper: adaptive and learned attackers, random, structured, clean.
     order = sorted(
-        columns, key=lambda c: (c == "none", not c.startswith("learned"), c != "uniform")
+        recipe.columns(),
+        key=lambda c: (c == "none", "adaptive" not in c, "learned" not in c, c != "uniform"),
     )
     rows = [
-        (row.label, [_cell(env, cells, row.label, column, eps, recipe.budget) for column in order])
-        for row in recipe.rows
+        (label, [_cell(env, cells, label, column, level, recipe.table) for column in order])
+        for label in labels
     ]
     first, oracle = recipe.rows[0].label, [r.label for r in recipe.rows if "oracle" in r.agent]
     paired = []
@@ -158,16 +163,16 @@ def _table(
             ci95 = None if math.isnan(difference[1]) else difference[1]
             paired.append((column, first, other, difference[0], ci95))
     return TableView(
-        eps, order, rows, {row.label: cells.worst(row.label) for row in recipe.rows}, paired,
+        level, order, rows, {label: cells.worst(label) for label in labels}, paired,
         flags(cells),
     )  # fmt: skip
 
 
 def _cell(
-    env: EnvConfig, cells: Cells, victim: str, column: str, eps: float, budget: float
+    env: EnvConfig, cells: Cells, victim: str, column: str, level: Level, table: str | None
 ) -> CellView:
     found = cells.cell(victim, column)
-    paper = paper_value(env, victim, column, eps=eps, budget=budget)
+    paper = paper_value(env, victim, column, eps=level.eps, budget=level.budget, table=table)
     if found is None:
         return CellView(victim, column, None, None, paper, 0.0, None, 0)
     mean, ci95 = found
@@ -218,7 +223,7 @@ def _curves(
         line = list(zip(points["step"], points["mean"], strict=True))
         column = column_of(record)
         if len(recipe.levels) > 1:
-            column += f", eps {record['level']:g}"
+            column += f", {Level(record['level'], record['level_budget'])}"
         by_column.setdefault(column, {}).setdefault(record["agent"], []).append(line)
     for column, victims in by_column.items():
         name = "no attack" if column == "none" else column.replace("_", " ")
