@@ -168,6 +168,19 @@ def test_every_kind_of_stage_runs_and_is_reported(tmp_path, monkeypatch):
         assert not [flag for flag in table.flags if flag.code == "over-budget"]
     attacked = {r["attacker"] for r in section.records if r["target"] == "TS"}
     assert attacked == {"adaptive"}
+    curves = [curve.title for curve in section.curves if "round" in curve.title]
+    assert [title.rpartition("train ")[2] for title in curves] == [
+        f"at-dpt-adaptive, eps 0.4, B {budget}" for budget in (1, 3)
+    ], "each training has curves of its own"
+    assert set(section.curves[0].lines) >= {"AT-DPT", "DPT (frozen)", "TS", "AT-DPT, clean tasks"}
+    ratios = section.ratios()
+    assert {victim for victim, *_ in ratios} == {"AT-DPT (A)", "AD [TS]", "TS"}
+    for victim, ratio, column, level in ratios:
+        table = next(t for t in section.tables if t.level == level)
+        cells = {(c.victim, c.column): c.mean for c in table.cells()}
+        assert ratio == cells[victim, column] / cells["posterior oracle", column]
+        for other in table.columns:
+            assert ratio >= cells[victim, other] / cells["posterior oracle", other]
     names = {path.name for path in export(store, tmp_path / "files")}
     assert {"tiny-smoke-1x-s0-eps0.4-B1.csv", "tiny-smoke-1x-s0-eps0.4-B3.tex"} <= names
 

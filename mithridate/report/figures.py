@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -78,20 +79,26 @@ def training_curves(log: list[dict[str, Any]], path: Path, title: str) -> None:
     lines_figure(training_lines(log), path, title, "round", "cumulative regret")
 
 
-TRAINING_LINES = {
-    "score_mean": "target", "score_0_gaussian": "AT-DPT", "frozen_0_gaussian": "DPT (frozen)",
-    "ts_0_gaussian": "TS", "score_1_none": "AT-DPT, clean tasks",
-}  # fmt: skip
-"""What the columns of a training's log are called in figures."""
+TRAINING_LINES = (
+    (r"score_mean", "target"),
+    (r"score_\d+_none", "AT-DPT, clean tasks"),
+    (r"score_0_.*", "AT-DPT"),
+    (r"frozen_0_.*", "DPT (frozen)"),
+    (r"ts_0_.*", "TS"),
+)
+"""What the columns of a training's log are called in figures; of several threats, the first."""
 
 
 def training_lines(log: list[dict[str, Any]]) -> dict[str, list[tuple[float, float]]]:
     """Points (round, score) of each line that the log has."""
-    lines = {
-        label: [(float(line["step"]), float(line[key])) for line in log if key in line]
-        for key, label in TRAINING_LINES.items()
-    }
-    return {label: points for label, points in lines.items() if points}
+    lines: dict[str, list[tuple[float, float]]] = {}
+    for line in log:
+        for key, value in line.items():
+            for pattern, label in TRAINING_LINES:
+                if re.fullmatch(pattern, key):
+                    lines.setdefault(label, []).append((float(line["step"]), float(value)))
+                    break
+    return lines
 
 
 def lines_figure(

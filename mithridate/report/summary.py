@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -25,6 +26,8 @@ from mithridate.report.paper import colour_range, orange, paper_value
 from mithridate.training.run_directory import read_log
 from mithridate.types import Metric
 
+ORACLES = ("posterior_oracle",)
+"""Agents that know the attack: a limit for the others."""
 Verdict = Literal["agrees", "better", "worse"]
 
 
@@ -96,6 +99,23 @@ class SectionView:
                     counts[cell.verdict] += 1
         return counts
 
+    def ratios(self) -> list[tuple[str, float, str, Level]]:
+        """Of each victim, the worst ratio to the oracle over all columns and levels, with the column
+        and the level; the best victim first. Only where there is an oracle and less is better."""
+        oracle = next((row.label for row in self.recipe.rows if row.agent in ORACLES), None)
+        if oracle is None or self.metric.better != "lower":
+            return []
+        worst: dict[str, tuple[str, float, str, Level]] = {}
+        for table in self.tables:
+            limits = {c.column: c.mean for c in table.cells() if c.victim == oracle and c.mean}
+            for cell in table.cells():
+                if cell.victim == oracle or cell.mean is None or cell.column not in limits:
+                    continue
+                ratio = cell.mean / limits[cell.column]
+                if cell.victim not in worst or ratio > worst[cell.victim][1]:
+                    worst[cell.victim] = (cell.victim, ratio, cell.column, table.level)
+        return sorted(worst.values(), key=lambda entry: entry[1])
+
 
 def summarise(store: Store) -> list[SectionView]:
     """A section for every recipe that was asked for, finished or not."""
@@ -154,7 +174,7 @@ def _table(
         (label, [_cell(env, cells, label, column, level, recipe.table) for column in order])
         for label in labels
     ]
-    first, oracle = recipe.rows[0].label, [r.label for r in recipe.rows if "oracle" in r.agent]
+    first, oracle = recipe.rows[0].label, [r.label for r in recipe.rows if r.agent in ORACLES]
     paired = []
     for column in order:
         other = best_other(cells, first, column, leave_out=oracle)
@@ -212,10 +232,15 @@ def _curves(
     graph: dict[str, Any],
 ) -> list[CurveView]:
     found = []
-    trainings = [artifacts[name] for name in graph["trainings"] if name in artifacts]
-    lines = _training_lines(trainings)
-    if lines:
-        found.append(CurveView("Per round of adversarial training", "round", metric.name, lines))
+    labels = {stage["name"]: re.sub(r" #\d+", "", stage["label"]) for stage in graph["stages"]}
+    groups: dict[str, list[Artifact]] = {}
+    for name in graph["trainings"]:
+        if name in artifacts:
+            groups.setdefault(labels[name], []).append(artifacts[name])
+    for label, trainings in groups.items():
+        if lines := _training_lines(trainings):
+            title = f"Per round of adversarial training: {label}"
+            found.append(CurveView(title, "round", metric.name, lines))
     by_column: dict[str, dict[str, list[list[tuple[float, float]]]]] = {}
     for artifact in cells:
         record = artifact.records()[0]
