@@ -100,7 +100,7 @@ class SectionView:
         return counts
 
     def ratios(self) -> list[tuple[str, float, str, Level]]:
-        """Of each victim, the worst ratio to the oracle over all columns and levels, with the column
+        """Of each victim, the worst ratio to the oracle over columns and levels, with the column
         and the level; the best victim first. Only where there is an oracle and less is better."""
         oracle = next((row.label for row in self.recipe.rows if row.agent in ORACLES), None)
         if oracle is None or self.metric.better != "lower":
