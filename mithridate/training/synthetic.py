@@ -1,14 +1,14 @@
 """Poisoned contexts without an attacker: pretraining contexts, corrupted by random offsets.
 
 They cost no rollouts, and show the model far more kinds of attack than a population of learned
-attackers does. The offsets of a task are, with equal probability,
+attackers does. The offsets of a task are
 
-- dense: a random direction in arm space;
+- dense, in two tasks of five: a random direction in arm space (learned attackers look like this);
 - sparse: one or two arms only;
 - opposed: against the arms' values, so that good arms look bad and bad ones good;
 - a pair: up on one of the worse arms, down on the best, in a random proportion;
 
-with a length up to the budget, mostly close to it (budget · u^(1/3), u uniform: attackers spend
+these three in one of five each, with a length up to the budget, mostly close to it (budget · u^(1/3), u uniform: attackers spend
 what they have), and half of the time a spread per arm as well.
 """
 
@@ -23,7 +23,8 @@ from torch import Tensor
 from mithridate.rng import Rng
 from mithridate.types import Contexts
 
-KINDS = 4
+KINDS = (0.4, 0.2, 0.2, 0.2)
+"""How probable dense, sparse, opposed and paired offsets are."""
 
 
 def random_offsets(values: Tensor, budget: float, rng: Rng) -> Tensor:
@@ -41,7 +42,7 @@ def random_offsets(values: Tensor, budget: float, rng: Rng) -> Tensor:
     worse = rank[rows, draw.integers(0, max(1, arms - 1), batch)]
     pair[rows, worse] = np.cos(angle)
     pair[rows, rank[:, -1]] -= np.sin(angle)
-    kind = draw.integers(0, KINDS, batch)
+    kind = draw.choice(len(KINDS), batch, p=KINDS)
     direction = np.stack([dense, sparse, opposed, pair])[kind, rows]  # (B, A)
     length = budget * draw.random((batch, 1)) ** (1 / 3)
     unit = direction / np.maximum(np.linalg.norm(direction, axis=1, keepdims=True), 1e-12)
