@@ -16,6 +16,7 @@ from mithridate.config import (
 )
 from mithridate.envs import env_of
 from mithridate.model.in_context import InContextModel
+from mithridate.native import kernels
 from mithridate.registry import AGENTS, ATTACKERS, ENVS
 from mithridate.rng import Rng
 from mithridate.rollout import rollout
@@ -176,7 +177,10 @@ def test_an_attackers_batch_equals_batches_of_one(env, attacker):
     whole = rollout(env, tasks, agent, attacker, 0.5, rng=Rng(1))
     for i in (3, 0):
         one = rollout(env, tasks.select(slice(i, i + 1)), agent, attacker, 0.5, rng=Rng(1))
-        assert torch.equal(one.proposed_rewards[0], whole.proposed_rewards[i])
+        if kernels() is None and hasattr(attacker, "model"):  # PyTorch's products round by batch
+            torch.testing.assert_close(one.proposed_rewards[0], whole.proposed_rewards[i])
+        else:
+            assert torch.equal(one.proposed_rewards[0], whole.proposed_rewards[i])
 
 
 def test_a_learning_attacker_is_restored_by_its_tensors(env, attacker):
