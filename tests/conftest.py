@@ -59,7 +59,8 @@ def command(capsys):
 def finished(tmp_path_factory):
     """A store in which the smoke recipe was run to its end, in this process."""
     from mithridate.experiments.executors import run_graph
-    from mithridate.experiments.recipes import RECIPES, plan
+    from mithridate.experiments.plan import plan
+    from mithridate.experiments.recipes import RECIPES
     from mithridate.experiments.store import Store
 
     store = Store.open(tmp_path_factory.mktemp("finished") / "store")

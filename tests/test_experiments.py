@@ -13,7 +13,8 @@ import pytest
 from mithridate.errors import UserError
 from mithridate.experiments.estimate import seconds
 from mithridate.experiments.executors import run_graph
-from mithridate.experiments.recipes import RECIPES, Level, Recipe, Row, plan
+from mithridate.experiments.plan import plan
+from mithridate.experiments.recipes import RECIPES, Level, Recipe, Row
 from mithridate.experiments.stages import _copy_shipped, in_order, perform
 from mithridate.experiments.store import Artifact, Claim, Store
 from mithridate.model.weights import find

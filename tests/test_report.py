@@ -10,7 +10,8 @@ import urllib.request
 import pytest
 
 from mithridate.evaluation.checks import Cells, flags, paired_difference
-from mithridate.experiments.recipes import RECIPES, plan
+from mithridate.experiments.plan import plan
+from mithridate.experiments.recipes import RECIPES
 from mithridate.experiments.store import Store
 from mithridate.report.html import render, write_report
 from mithridate.report.summary import summarise

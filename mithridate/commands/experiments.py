@@ -59,7 +59,8 @@ def reproduce(
     """
     from mithridate.experiments.estimate import readable, seconds
     from mithridate.experiments.executors import check_executor, run_graph
-    from mithridate.experiments.recipes import RECIPES, plan, recipe_named
+    from mithridate.experiments.plan import plan
+    from mithridate.experiments.recipes import RECIPES, recipe_named
     from mithridate.experiments.stages import in_order
     from mithridate.experiments.store import Store
     from mithridate.progress import GraphProgress

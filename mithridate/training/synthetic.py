@@ -8,8 +8,8 @@ attackers does. The offsets of a task are
 - opposed: against the arms' values, so that good arms look bad and bad ones good;
 - a pair: up on one of the worse arms, down on the best, in a random proportion;
 
-these three in one of five each, with a length up to the budget, mostly close to it (budget · u^(1/3), u uniform: attackers spend
-what they have), and half of the time a spread per arm as well.
+these three in one of five each, with a length up to the budget, mostly close to it (budget ·
+u^(1/3), u uniform: attackers spend what they have), and half of the time a spread per arm as well.
 """
 
 from __future__ import annotations

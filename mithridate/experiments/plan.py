@@ -1,0 +1,196 @@
+"""From a recipe to its stages: which trainings, attackers and evaluations it stands for.
+
+Equal stages have equal names, so recipes share what they have in common. Victim r meets the
+attackers of replication r + 1, on their tasks.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from mithridate.config import (
+    PRESETS,
+    AdversarialConfig,
+    AttackConfig,
+    Config,
+    DistillConfig,
+    EvaluateConfig,
+    PretrainConfig,
+    resolve,
+)
+from mithridate.errors import UserError, unknown
+from mithridate.experiments.recipes import MODELS, Level, Recipe, Row
+from mithridate.experiments.stages import Stage, in_order
+
+OWNED = (
+    "env", "seed", "eps", "budget", "start", "start_sha256", "target", "target_sha256", "attackers",
+    "replications", "cell", "source", "source_sha256",
+)  # fmt: skip
+"""Settings that follow from the recipe, the replication and the level."""
+STAGES: dict[str, type[Config]] = {
+    "pretrain": PretrainConfig, "distill": DistillConfig, "train": AdversarialConfig,
+    "attack": AttackConfig, "evaluate": EvaluateConfig,
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Plan:
+    """A recipe with everything decided."""
+
+    recipe: Recipe
+    preset: str
+    replications: int
+    seed: int
+    cells: tuple[Stage, ...]
+    """The evaluations."""
+    trainings: tuple[Stage, ...]
+    """The adversarial trainings, whose logs make the training curves."""
+    sets: tuple[str, ...] = ()
+    """Settings that were overridden."""
+
+    @property
+    def name(self) -> str:
+        """Tells apart what was asked for: another seed or setting is another plan."""
+        name = f"{self.recipe.name}-{self.preset}-{self.replications}x-s{self.seed}"
+        if not self.sets:
+            return name
+        return f"{name}-{hashlib.sha256(json.dumps(self.sets).encode()).hexdigest()[:6]}"
+
+    def stages(self) -> list[Stage]:
+        return in_order([*self.trainings, *self.cells])
+
+    def describe(self) -> dict[str, Any]:
+        """What reports and `gc` need to know."""
+        return {
+            "name": self.name, "recipe": self.recipe.name, "preset": self.preset,
+            "seed": self.seed, "sets": list(self.sets),
+            "replications": self.replications,
+            "stages": [stage.describe() for stage in self.stages()],
+            "cells": [stage.name for stage in self.cells],
+            "trainings": [stage.name for stage in self.trainings],
+        }  # fmt: skip
+
+
+def plan(
+    recipe: Recipe,
+    preset: str = "laptop",
+    replications: int | None = None,
+    seed: int = 0,
+    sets: Sequence[str] = (),
+) -> Plan:
+    """The stages of a recipe. `sets`: 'STAGE.KEY=VALUE', e.g. pretrain.steps=8000."""
+    if preset not in PRESETS:
+        raise unknown("preset", preset, PRESETS)
+    count = recipe.replications[preset] if replications is None else replications
+    if count < 1:
+        raise UserError("--replications must be at least 1")
+    build = _Builder(recipe, preset, seed, _by_stage(sets))
+    cells = tuple(
+        build.cell(row, column, level, r, count)
+        for level in recipe.levels
+        for column in recipe.columns()
+        for row, r in recipe.victims(level, preset, count)
+    )
+    trainings = tuple(
+        build.model(row.agent, level, r)
+        for level in recipe.levels
+        for row, r in recipe.victims(level, preset, count)
+        if row.is_model and MODELS[row.agent].kind == "train"
+    )
+    return Plan(recipe, preset, count, seed, cells, trainings, tuple(sorted(sets)))
+
+
+def _by_stage(sets: Sequence[str]) -> dict[str, list[str]]:
+    result: dict[str, list[str]] = {kind: [] for kind in STAGES}
+    for text in sets:
+        kind, dot, rest = text.partition(".")
+        if not dot or kind not in STAGES:
+            raise UserError(
+                f"--set '{text}': begin with the stage, one of {', '.join(STAGES)}, "
+                "e.g. pretrain.optimiser.learning_rate=0.0003"
+            )
+        field = re.split(r"[.=]", rest)[0]
+        if field in OWNED:
+            raise UserError(f"--set '{text}': {field} is the recipe's own; it cannot be overridden")
+        result[kind].append(rest)
+    return result
+
+
+class _Builder:
+    """Makes stages; equal ones have equal names, so sharing needs no bookkeeping."""
+
+    def __init__(self, recipe: Recipe, preset: str, seed: int, sets: dict[str, list[str]]) -> None:
+        self.recipe, self.preset, self.seed, self.sets = recipe, preset, seed, sets
+        self._made: dict[tuple[Any, ...], Stage] = {}
+
+    def _config(self, kind: str, **direct: Any) -> dict[str, Any]:
+        return resolve(
+            STAGES[kind], kind, self.recipe.environment, self.preset, self.sets[kind], **direct  # type: ignore[arg-type]
+        ).to_json()  # fmt: skip
+
+    def model(self, agent: str, level: Level, replication: int) -> Stage:
+        key = ("model", agent, level, replication)
+        if key not in self._made:
+            self._made[key] = self._model(agent, level, replication)
+        return self._made[key]
+
+    def _model(self, agent: str, level: Level, replication: int) -> Stage:
+        model, seed = MODELS[agent], self.seed + replication
+        settings = {
+            name: level.fill(value) if isinstance(value, str) else value
+            for name, value in model.settings.items()
+        }
+        number = f"#{replication + 1}"
+        if model.kind == "pretrain":
+            config = self._config("pretrain", **{"seed": seed, **settings})
+            return Stage("pretrain", f"pretrain {agent} {number}", config)
+        settings = {"seed": seed, "eps": level.eps, "budget": level.budget, **settings}
+        if model.kind == "distill":
+            if "attacker" not in settings:  # then the level does not matter
+                del settings["eps"], settings["budget"]
+            return Stage(
+                "distill", f"distill {agent} {number}", self._config("distill", **settings)
+            )
+        config = self._config("train", start="(input)", **settings)
+        start = self.model("dpt", level, replication)
+        return Stage("train", f"train {agent} {number}, {level}", config, {"start": start})
+
+    def attack(self, row: Row, attacker: str, level: Level, replication: int) -> Stage:
+        key = ("attack", attacker, row.label, level, replication)
+        if key not in self._made:
+            inputs = {"target": self.model(row.agent, level, replication)} if row.is_model else {}
+            settings: dict[str, Any] = {
+                "seed": self.seed + replication, "eps": level.eps, "budget": level.budget,
+                "target": "(input)" if row.is_model else level.fill(row.agent),
+            }  # fmt: skip
+            if attacker == "adaptive":
+                rounds = self.recipe.adaptive_rounds[self.preset]
+                settings |= {"attacker": "adaptive", "rounds": rounds}
+            label = f"{attacker} attack on {row.label} #{replication + 1}, {level}"
+            self._made[key] = Stage("attack", label, self._config("attack", **settings), inputs)
+        return self._made[key]
+
+    def cell(self, row: Row, column: str, level: Level, replication: int, count: int) -> Stage:
+        inputs: dict[str, Stage] = {}
+        if row.is_model:
+            inputs["victim"] = self.model(row.agent, level, replication)
+        target = None
+        if match := re.fullmatch(r"(learned|adaptive)\((.*)\)", column):
+            kind, target = match[1], match[2]
+            target_row = next(r for r in self.recipe.rows if r.label == target)
+            inputs["attack"] = self.attack(target_row, kind, level, (replication + 1) % count)
+        config = self._config("evaluate", seed=self.seed, eps=level.eps, budget=level.budget)
+        for unused in ("attackers", "replications", "rounds"):  # the attack stage has its own
+            del config[unused]
+        config["cell"] = {
+            "label": row.label, "replication": replication, "target": target,
+            "victim": "(input)" if row.is_model else level.fill(row.agent),
+            "attacker": "none" if target is not None else column,
+        }  # fmt: skip
+        label = f"{row.label} / {column} #{replication + 1}, {level}"
+        return Stage("evaluate", label, config, inputs)
