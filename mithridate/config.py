@@ -206,9 +206,9 @@ class ThreatConfig(Config):
 class SyntheticConfig(Config):
     """Contexts that are poisoned at random, without an attacker (training/synthetic.py)."""
 
-    rounds: NonNegative = 25
+    rounds: NonNegative = 90
     """Rounds at the beginning that learn from these alone."""
-    share: Fraction = 0.3
+    share: Fraction = 0.6
     """Their share of every batch in the later rounds."""
     clean: Fraction = 0.2
     """Share of them that are left clean."""
@@ -238,7 +238,7 @@ class AdversarialConfig(Config):
         ThreatConfig(attacker="none", share=0.2),
     )
     """What the tasks are divided among."""
-    rounds: Positive = 130
+    rounds: Positive = 70
     """N, the rounds of the game: roll out, attackers learn, the model learns."""
     iterations: Positive = 40
     """Gradient steps of the model in a round."""
@@ -297,7 +297,7 @@ class AttackConfig(Config):
     budget: NonNegativeFloat = 3.0
     """Bound B on the norm of the attack."""
     tasks: Positive = 200
-    """M, the tasks, each with an attacker of its own."""
+    """M, the tasks; each has an attacker of its own, unless it is one network for all."""
     rounds: Positive = 20
     """N, the rounds: roll out, learn."""
     checkpoint_every: Positive = 1
@@ -318,13 +318,16 @@ class EvaluateConfig(Config):
     replications: Positive = 1
     """Independent repetitions, each with its own tasks."""
     attackers: Names = ("none",)
-    """Each of them none, a registered attacker, learned(TARGET), or attackers from files."""
+    """Each of them none, a registered attacker, learned(TARGET) or adaptive(TARGET), or attackers
+    from files."""
     eps: Fraction = 0.4
     """Probability that a step's reward is replaced by the attacker's (none: unused)."""
     budget: NonNegativeFloat = 3.0
     """Bound on the norm of the attack (none: unused)."""
     rounds: Positive = 20
     """Rounds of training for attackers that are learned(TARGET)."""
+    adaptive_rounds: Positive = 100
+    """Rounds of training for attackers that are adaptive(TARGET)."""
     block: Positive = 250
     """Tasks rolled out at once; changes memory and speed, never the result."""
 

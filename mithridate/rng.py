@@ -40,6 +40,10 @@ class Rng:
         """A fresh generator at the beginning of this stream."""
         return np.random.Generator(np.random.Philox(key=self._words()))
 
+    def integer(self) -> int:
+        """A number that stands for this stream, for those who want a seed."""
+        return int(self._words()[0] >> np.uint64(33))
+
     def torch_generator(self) -> torch.Generator:
         """The same for PyTorch (CPU), used to initialise weights."""
         return torch.Generator().manual_seed(int(self._words()[0] >> np.uint64(1)))

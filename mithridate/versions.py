@@ -5,6 +5,12 @@ from __future__ import annotations
 import platform
 from importlib.metadata import PackageNotFoundError, version
 
+STAGES = {"pretrain": 1, "distill": 1, "train": 2, "attack": 2, "evaluate": 2}
+"""Of the code of each kind of stage: raised when a change of the code changes its results.
+
+2: synthetic contexts with more dense offsets (train); decoding from normed inputs, which rounds
+differently (train, attack, evaluate)."""
+
 
 def installed(package: str) -> str | None:
     try:

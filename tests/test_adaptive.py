@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from mithridate.attackers.adaptive import AdaptiveAttacker, returns
+from mithridate.attackers.adaptive import AdaptiveAttacker, gains, returns
 from mithridate.config import AttackConfig, resolve
 from mithridate.envs import make_env
 from mithridate.errors import UserError
@@ -34,30 +34,28 @@ def env():
     return make_env("bandit", arms=4, horizon=50)
 
 
-def trace(attacker):
-    return tuple(torch.stack(x, 1) for x in zip(*attacker._trace, strict=True))
-
-
 @pytest.mark.parametrize("width", [16, 12])  # 12: not for the native kernels
 def test_the_cache_equals_the_full_forward(env, width):
     tasks = env.sample_tasks(9, Rng(0))
     attacker = lively(make(width=width), env, tasks)
     t = rollout(env, tasks, AGENTS.create("ts"), attacker, 0.4, rng=Rng(1))
-    mean, spread, low, high = trace(attacker)
+    seen = attacker.trace()
+    assert torch.equal(seen.inputs[..., 0], t.true_rewards)
     with torch.no_grad():
-        full_mean, full_spread, _ = attacker.model(t.actions, t.true_rewards)
-    torch.testing.assert_close(mean, full_mean.clamp(low, high), atol=2e-5, rtol=1e-5)
-    torch.testing.assert_close(spread, full_spread, atol=1e-6, rtol=1e-5)
+        mean, spread, _ = attacker.model(t.actions, seen.inputs)
+    torch.testing.assert_close(seen.mean, mean.clamp(seen.low, seen.high), atol=2e-5, rtol=1e-5)
+    torch.testing.assert_close(seen.spread, spread, atol=1e-6, rtol=1e-5)
 
 
 def test_it_reads_the_past_and_the_present_but_not_the_future(env):
     tasks = env.sample_tasks(5, Rng(0))
     attacker = lively(make(), env, tasks)
     t = rollout(env, tasks, AGENTS.create("ts"), attacker, 0.4, rng=Rng(1))
-    changed = t.true_rewards.clone()
-    changed[:, 20] += 1
+    inputs = attacker.trace().inputs
+    changed = inputs.clone()
+    changed[:, 20, 0] += 1
     with torch.no_grad():
-        before = attacker.model(t.actions, t.true_rewards)[0]
+        before = attacker.model(t.actions, inputs)[0]
         after = attacker.model(t.actions, changed)[0]
     assert torch.equal(before[:, :20], after[:, :20])
     assert (before[:, 20] != after[:, 20]).all(), "the reward it is about to replace"
@@ -69,18 +67,21 @@ def test_the_budget_holds_at_every_step(env, budget):
     tasks = env.sample_tasks(40, Rng(0))
     attacker = lively(make(budget=budget), env, tasks, strength=100.0)
     t = rollout(env, tasks, AGENTS.create("uniform"), attacker, 0.4, rng=Rng(1))
-    mean, spread, _, _ = trace(attacker)
+    inputs, mean, spread, _, _ = attacker.trace()
     one_hot = torch.nn.functional.one_hot(t.actions, 4).double()  # (B, T, A)
     sums, counts = (one_hot * mean[..., None]).cumsum(1), one_hot.cumsum(1)
     norms = (sums / counts.clamp(min=1)).norm(dim=2)
     assert (norms <= budget).all()
+    spent = (sums / counts.clamp(min=1))[:, :-1].gather(2, t.actions[:, 1:, None])  # before a pull
+    torch.testing.assert_close(inputs[:, 1:, 1:2].double(), spent, atol=1e-5, rtol=1e-5)
+    assert (inputs[..., 1].abs() <= inputs[..., 2] + 1e-3).all(), "spent, and the limit"
     torch.testing.assert_close(attacker.cost(), norms[:, -1].float())
     assert (mean.abs() <= budget).all(), "reach is 1"
     assert (spread <= 1 / 4**0.5).all()
     if budget:
         assert norms[:, -1].max() > 0.9 * budget, "strong enough to need the bound"
         with torch.no_grad():
-            wanted = attacker.model(t.actions, t.true_rewards)[0]
+            wanted = attacker.model(t.actions, inputs)[0]
         assert (wanted - mean).abs().max() > 0.1 * budget
 
 
@@ -89,13 +90,26 @@ def test_within_the_budget_nothing_is_cut(env):
     attacker = make()
     t = rollout(env, tasks, AGENTS.create("ts"), attacker, 0.4, rng=Rng(1))
     with torch.no_grad():
-        wanted = attacker.model(t.actions, t.true_rewards)[0]
-    torch.testing.assert_close(trace(attacker)[0], wanted, atol=1e-5, rtol=1e-5)
+        wanted = attacker.model(t.actions, attacker.trace().inputs)[0]
+    torch.testing.assert_close(attacker.trace().mean, wanted, atol=1e-5, rtol=1e-5)
 
 
 def test_returns():
     rewards = torch.tensor([[1.0, 2.0, 3.0]])
     torch.testing.assert_close(returns(rewards, 0.5), torch.tensor([[3.5, 3.0, 0.0]]))
+
+
+def test_gains_know_neither_the_task_nor_the_time():
+    rewards = torch.randn(6, 30, generator=torch.Generator().manual_seed(0))
+    gain = gains(rewards, 0.9)
+    torch.testing.assert_close(gain.mean(0), torch.zeros(30), atol=1e-5, rtol=0)
+    torch.testing.assert_close(gain.std(correction=0), torch.tensor(1.0))
+    torch.testing.assert_close(gains(rewards + torch.arange(6.0)[:, None], 0.9), gain,
+                               atol=1e-4, rtol=1e-4)  # fmt: skip
+    worse = rewards.clone()
+    worse[2, 15:] -= 1
+    change = gains(worse, 0.9)[2] - gain[2]
+    assert change[14] > change[0], "earning less afterwards is a gain"
 
 
 def test_the_first_update_follows_the_score_function(env):
@@ -109,14 +123,12 @@ def test_the_first_update_follows_the_score_function(env):
     )
     attacker.update(t)
     with torch.no_grad():
-        mean, spread, value = attacker.model(t.actions, t.true_rewards)
-        gain = returns(-t.true_rewards, 0.98)
-        gain = (gain - gain.mean()) / gain.std()
-        advantage = gain - value
-        advantage = advantage / advantage.std()
+        mean, spread, value = attacker.model(t.actions, attacker.trace().inputs)
+        advantage = (gains(t.true_rewards, 0.97) - value)[t.poisoned]
+        advantage = (advantage - advantage.mean()) / advantage.std()
         shift = t.proposed_rewards - t.true_rewards
         score = (shift - mean) / spread**2 * (3.0 * (1 - (mean / 3.0) ** 2))  # d mean / d bias
-        expected = -(score * advantage)[t.poisoned].mean()
+        expected = -(score[t.poisoned] * advantage).mean()
     torch.testing.assert_close(gradients[0][0], expected, rtol=1e-3, atol=1e-5)
 
 
@@ -140,14 +152,13 @@ def test_only_poisoned_steps_teach_and_only_true_rewards_count(env):
 
 def test_it_learns_to_hurt_thompson_sampling():
     config = resolve(
-        AttackConfig, "attack", "bandit", "smoke", target="ts", tasks=150, rounds=25,
-        attacker="adaptive(layers=2,heads=2,width=16,learning_rate=0.005,passes=4)",
-        sets=["env.horizon=60"], seed=1,
+        AttackConfig, "attack", "bandit", "smoke", target="ts", tasks=150, rounds=15,
+        attacker="adaptive(layers=2,heads=2,width=16)", sets=["env.horizon=60"], seed=1,
     )  # fmt: skip
     trainee = AttackTraining(config)
-    scores = [trainee.step(i)["score_mean"] for i in range(25)]
-    assert sum(scores[-3:]) > 1.5 * sum(scores[:3]), scores
-    assert trainee.evaluate(25)["used_norm_max"] <= 3.0
+    scores = [trainee.step(i)["score_mean"] for i in range(15)]
+    assert sum(scores[-3:]) > 1.4 * sum(scores[:3]), scores
+    assert trainee.evaluate(15)["used_norm_max"] <= 3.0
 
 
 def test_an_attack_is_resumed_where_it_stopped(tmp_path, monkeypatch):
@@ -169,6 +180,24 @@ def test_an_attack_is_resumed_where_it_stopped(tmp_path, monkeypatch):
             attack(config, tmp_path / "parts")
     assert attack(config, tmp_path / "parts").read_bytes() == whole.read_bytes()
     assert LearnedAttack(whole).attacker.updates > 0
+
+
+@pytest.mark.parametrize(
+    ("parameters", "message"),
+    [({"heads": 3}, "not a multiple of heads"), ({"spread_budget": 0.0}, "greater than 0")],
+)
+def test_bad_parameters(parameters, message):
+    with pytest.raises(UserError, match=message):
+        make(**parameters)
+
+
+def test_a_budget_above_the_runs_is_refused(tmp_path):
+    config = resolve(
+        AttackConfig, "attack", "bandit", "smoke", target="ts", attacker="adaptive(budget=4)"
+    )
+    with pytest.raises(UserError, match="its budget exceeds"):
+        attack(config, tmp_path / "run")
+    assert not (tmp_path / "run").exists()
 
 
 def test_seeds_give_other_networks(env):

@@ -10,6 +10,7 @@ import time
 import pytest
 import torch
 
+from mithridate.attackers.adaptive import AdaptiveAttacker
 from mithridate.attackers.gaussian import GaussianAttacker
 from mithridate.config import AdversarialConfig, AttackConfig, parse, resolve
 from mithridate.envs import make_env
@@ -132,11 +133,29 @@ def test_attackers_may_chase_the_start(smoke_model):
     ]
     trainee = AdversarialTraining(smoke(smoke_model, f"threats={json.dumps(threats)}"))
     start, crucb = trainee.targets
-    assert start.model is trainee.frozen and start.temperature == 1.0
+    assert start is trainee.start and start.temperature == 1.0
     assert crucb.config.alpha == 0.2
     trainee.step(2)
     weights = zip(trainee.model.parameters(), start.model.parameters(), strict=True)
     assert any(not torch.equal(a, b) for a, b in weights), "the start stays as it was"
+
+
+def test_attackers_learn_from_the_rollout_they_lived_through(smoke_model, monkeypatch):
+    """Rounds with a look at the frozen model and at TS are no different."""
+    seen = []
+
+    def update(self, trajectory):
+        seen.append((self.trace().inputs[..., 0], trajectory.true_rewards))
+        return {}
+
+    monkeypatch.setattr(AdaptiveAttacker, "update", update)
+    threats = [{"attacker": "adaptive(layers=1)"}, {"attacker": "adaptive(layers=1)"}]
+    config = smoke(smoke_model, f"threats={json.dumps(threats)}", "compare_every=1")
+    trainee = AdversarialTraining(config)
+    trainee.step(2)
+    assert len(seen) == 2 and all(torch.equal(*pair) for pair in seen)
+    weights = [attacker.model.head.weight for _, attacker in trainee.attacker.parts]
+    assert not torch.equal(*weights), "each threat has a network of its own"
 
 
 def test_a_threat_may_have_parameters(smoke_model):
@@ -148,7 +167,7 @@ def test_a_threat_may_have_parameters(smoke_model):
     trainee = AdversarialTraining(config)
     uniform, adaptive = (attacker.config for _, attacker in trainee.attacker.parts)
     assert (uniform.range, uniform.budget) == (0.25, 3.0)
-    assert (adaptive.layers, adaptive.budget, adaptive.seed) == (1, 2.0, 5)
+    assert (adaptive.layers, adaptive.budget) == (1, 2.0)
     values = trainee.step(2)
     assert {"score_0_uniform", "score_1_adaptive", "norm_max_1"} <= values.keys()
 
@@ -262,6 +281,9 @@ def test_a_diverging_run_says_so(smoke_model, tmp_path, monkeypatch):
         (['threats=[{"target": "tss"}]'], "did you mean 'ts'"),
         (['threats=[{"target": "oracle"}]'], "knows the attack"),
         (['threats=[{"attacker": "swap", "target": "ts"}]'], "does not learn"),
+        (['threats=[{"attacker": "none", "target": "ts"}]'], "does not learn"),
+        (['threats=[{"attacker": "swap(budget=4)"}]'], "its budget exceeds"),
+        (['threats=[{"target": "dpt-bandit-s0"}]'], "for 5 actions"),
         (['threats=[{"share": 1.0}, {"share": 1e-9}]'], "too small"),
     ],
 )

@@ -156,6 +156,12 @@ def test_attackers_of_another_kind_are_refused():
     evaluate_config(config(attackers=("learned(ucb1)",), budget=2.0), ["ts"])
     with pytest.raises(UserError, match="several targets: ts, ucb1"):
         evaluate_config(config(attackers=("runs/*",), budget=2.0), ["ts"])
+    result = evaluate_config(
+        config("adaptive_rounds=2", attackers=("adaptive(ts)",), budget=2.0), ["ts"]
+    )
+    assert result.columns() == ["adaptive(ts)"] and result.records[0].norm <= 2.0
+    with pytest.raises(UserError, match="several kinds: adaptive, gaussian"):
+        evaluate_config(config(attackers=("runs/*",), budget=2.0), ["ts"])
     with pytest.raises(UserError, match="another environment"):
         evaluate_config(config("env.arms=4", attackers=("runs/*",), budget=2.0), ["ts"])
 

@@ -10,6 +10,7 @@ import time
 
 import pytest
 
+from mithridate import versions
 from mithridate.errors import UserError
 from mithridate.experiments.estimate import seconds
 from mithridate.experiments.executors import run_graph
@@ -313,7 +314,7 @@ def test_bad_input(arguments, message, command, tmp_path, monkeypatch):
     assert not list(tmp_path.iterdir())
 
 
-def test_shipped_models_stand_in_only_for_the_same_training(tmp_path):
+def test_shipped_models_stand_in_only_for_the_same_training(tmp_path, monkeypatch):
     stages = plan(MAIN, "laptop", 1).stages()
     shipped = next(s for s in stages if s.kind == "pretrain")
     store = Store.open(tmp_path / "store")
@@ -327,6 +328,9 @@ def test_shipped_models_stand_in_only_for_the_same_training(tmp_path):
         assert not _copy_shipped(other, work, {})
     trained = next(s for s in stages if s.kind == "train")
     assert _copy_shipped(trained, work, {"start": store.get(shipped.name)})
+    with monkeypatch.context() as patch:
+        patch.setitem(versions.STAGES, "train", 99)
+        assert not _copy_shipped(trained, work, {"start": store.get(shipped.name)})
     elsewhere = tmp_path / "another start"
     elsewhere.mkdir()
     for suffix in (".safetensors", ".json"):

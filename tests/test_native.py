@@ -300,6 +300,12 @@ def test_rollouts_choose_the_same_actions(monkeypatch):
 # What the kernels refuse -------------------------------------------------------------------
 
 
+def test_nobody_at_all_is_no_trouble():
+    model = random_transformer()
+    with torch.no_grad():
+        assert model.step(torch.zeros(0, 32), model.new_cache(0)).shape == (0, 32)
+
+
 def test_wrong_sizes_are_refused():
     model = random_transformer()
     decoder = dispatch.NativeDecoder(model.flat_weights(), model.config)

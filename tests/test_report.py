@@ -53,6 +53,7 @@ def test_nothing_is_flagged_without_reason():
     ("rows", "code"),
     [
         ([r for r in good() if r["replication"] < 2], "few-replications"),
+        ([r for r in good() if r["replication"] < 1], "not-crossed"),
         ([{**r, "tasks": 20} for r in good()], "few-tasks"),
         ([{**r, "norm": 3.1} for r in good()], "over-budget"),
         ([{**r, "mean": 5.0} if r["attacker"] == "uniform" else r for r in good()], "poison-helps"),
@@ -68,7 +69,7 @@ def test_every_flag_is_explained_in_the_documentation():
     from pathlib import Path
 
     text = (Path(__file__).parent.parent / "docs" / "experiments.md").read_text()
-    for code in ("few-replications", "few-tasks", "over-budget", "poison-helps",
+    for code in ("few-replications", "not-crossed", "few-tasks", "over-budget", "poison-helps",
                  "random-beats-learned"):  # fmt: skip
         assert f"`{code}`" in text
 

@@ -86,6 +86,11 @@ def flags(cells: Cells) -> list[Flag]:
         found.append(
             Flag("few-replications", f"some cells rest on {min(counts)} replications only")
         )
+    learned = [r for r in cells.records if r["target"] is not None]
+    if learned and len({r["replication"] for r in learned}) == 1:
+        found.append(
+            Flag("not-crossed", "with one replication, a model meets the attackers trained on it")
+        )
     tasks = min((r["tasks"] for r in cells.records), default=FEW_TASKS)
     if tasks < FEW_TASKS:
         found.append(Flag("few-tasks", f"replications have {tasks} tasks only"))

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from mithridate.agents.resolve import Victim, make_victims
+from mithridate.attackers.budget import make_attacker
 from mithridate.config import AttackConfig, EvaluateConfig, parse
 from mithridate.errors import UserError, unknown
 from mithridate.evaluation.checks import column_name
@@ -104,13 +105,9 @@ def _meant(text: str, config: EvaluateConfig, victims: Sequence[Victim]) -> list
     if name not in ATTACKERS.names():
         choices = ["none", "learned(TARGET)", "adaptive(TARGET)", *ATTACKERS.names()]
         raise unknown("attacker", name, choices)
-    attacker = ATTACKERS.make(text, budget=config.budget)
+    attacker = make_attacker(text, config.budget)
     if hasattr(attacker, "update"):
         raise UserError(f"attacker '{name}' must be trained first: learned(TARGET)")
-    if attacker.config.budget > config.budget:
-        raise UserError(
-            f"attacker '{text}': its budget exceeds the evaluation's, {config.budget:g}"
-        )
     return [Column(text, static=attacker)]
 
 
@@ -123,7 +120,7 @@ def _trained(
     """Train attackers against each replication of a victim, or take those of an earlier run."""
     from mithridate.training.attack import LearnedAttack, attack, run_name
 
-    victim = wanted.victim
+    victim, adaptive = wanted.victim, wanted.attacker == "adaptive"
     found = []
     for replication in range(config.replications):
         attack_config = parse(
@@ -131,7 +128,8 @@ def _trained(
             {
                 "env": config.env, "target": victim.source(replication) or victim.label,
                 "seed": config.seed + replication, "threads": config.threads, "eps": config.eps,
-                "budget": config.budget, "tasks": config.tasks, "rounds": config.rounds,
+                "budget": config.budget, "tasks": config.tasks,
+                "rounds": config.adaptive_rounds if adaptive else config.rounds,
                 "attacker": wanted.attacker,
             },
             where="attack",
@@ -167,6 +165,9 @@ def _from_files(text: str, paths: Sequence[Path], config: EvaluateConfig) -> Col
                 f"attackers {one.path} have budget {one.config.budget:g} and eps "
                 f"{one.config.eps:g}; evaluate them with the same --budget and --eps"
             )
+    kinds = sorted({parse_call(one.config.attacker)[0] for one in learned})
+    if len(kinds) > 1:
+        raise UserError(f"attackers '{text}' are of several kinds: {', '.join(kinds)}")
     targets = sorted({one.config.target for one in learned})
     if len(targets) > 1:
         raise UserError(f"attackers '{text}' have several targets: {', '.join(targets)}")

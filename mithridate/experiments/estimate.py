@@ -55,7 +55,7 @@ def work(stage: Stage) -> float:
     if stage.kind == "attack":
         tasks = config["tasks"] * (config["rounds"] + 1)
         rolling = _rolling(tasks, horizon, bool(stage.inputs))
-        if config["attacker"].startswith("adaptive"):  # a model of its own, and two passes
+        if config["attacker"].startswith("adaptive"):  # a model of its own, and eight passes
             batch = {"long_every": 1, "long_batch": config["tasks"], "long_length": horizon}
             rolling += _rolling(tasks, horizon, True)
             rolling += _learning(

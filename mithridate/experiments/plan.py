@@ -1,7 +1,8 @@
 """From a recipe to its stages: which trainings, attackers and evaluations it stands for.
 
 Equal stages have equal names, so recipes share what they have in common. Victim r meets the
-attackers of replication r + 1, on their tasks.
+attackers of replication r + 1, on their tasks; with a single replication those are its own, and the
+report flags it.
 """
 
 from __future__ import annotations
@@ -158,7 +159,8 @@ class _Builder:
             )
         config = self._config("train", start="(input)", **settings)
         start = self.model("dpt", level, replication)
-        return Stage("train", f"train {agent} {number}, {level}", config, {"start": start})
+        at = Level(config["eps"], config["budget"])
+        return Stage("train", f"train {agent} {number}, {at}", config, {"start": start})
 
     def attack(self, row: Row, attacker: str, level: Level, replication: int) -> Stage:
         key = ("attack", attacker, row.label, level, replication)
@@ -185,7 +187,12 @@ class _Builder:
             target_row = next(r for r in self.recipe.rows if r.label == target)
             inputs["attack"] = self.attack(target_row, kind, level, (replication + 1) % count)
         config = self._config("evaluate", seed=self.seed, eps=level.eps, budget=level.budget)
-        for unused in ("attackers", "replications", "rounds"):  # the attack stage has its own
+        for unused in (
+            "attackers",
+            "replications",
+            "rounds",
+            "adaptive_rounds",
+        ):  # the attack stage has its own
             del config[unused]
         config["cell"] = {
             "label": row.label, "replication": replication, "target": target,

@@ -17,7 +17,9 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal
 
+from mithridate import versions
 from mithridate.agents.resolve import Victim
+from mithridate.attackers.budget import make_attacker
 from mithridate.config import (
     AdversarialConfig,
     AttackConfig,
@@ -33,15 +35,11 @@ from mithridate.evaluation.crossplay import evaluate_cell
 from mithridate.experiments.store import OUT, Artifact, Store
 from mithridate.files import write_atomic
 from mithridate.model.weights import find, load_model, tensors_sha256, zoo_names
-from mithridate.registry import ATTACKERS
 from mithridate.training.adversarial import train_adversarially
 from mithridate.training.attack import LearnedAttack, attack
 from mithridate.training.distill import distill
 from mithridate.training.pretrain import pretrain
 from mithridate.training.run_directory import read_log
-
-VERSIONS = {"pretrain": 1, "distill": 1, "train": 1, "attack": 1, "evaluate": 1}
-"""Raised when a change of the code changes a stage's results."""
 
 Outcome = Literal["done", "computed", "busy"]
 
@@ -63,7 +61,7 @@ class Stage:
     @cached_property
     def key(self) -> str:
         content = {
-            "kind": self.kind, "version": VERSIONS[self.kind], "config": self.config,
+            "kind": self.kind, "version": versions.STAGES[self.kind], "config": self.config,
             "inputs": {role: stage.key for role, stage in self.inputs.items()},
         }  # fmt: skip
         text = json.dumps(content, sort_keys=True)
@@ -82,7 +80,7 @@ class Stage:
     def describe(self) -> dict[str, Any]:
         return {
             "name": self.name, "kind": self.kind, "label": self.label,
-            "version": VERSIONS[self.kind], "config": self.config,
+            "version": versions.STAGES[self.kind], "config": self.config,
             "inputs": {role: stage.name for role, stage in self.inputs.items()},
         }  # fmt: skip
 
@@ -185,7 +183,7 @@ def _evaluate(stage: Stage, work: Path, inputs: dict[str, Artifact]) -> None:
     elif cell["attacker"] == "none":
         column = Column("none")
     else:
-        attacker = ATTACKERS.create(cell["attacker"], budget=config.budget)
+        attacker = make_attacker(cell["attacker"], config.budget)
         column = Column(cell["attacker"], static=attacker)
     record, curve = evaluate_cell(config, env_of(config.env), victim, column, cell["replication"])
     level = {"level": config.eps, "level_budget": config.budget}  # a clean cell has one, too
@@ -222,14 +220,15 @@ SHIPPED: dict[str, tuple[str, type[Config]]] = {
 
 
 def _copy_shipped(stage: Stage, work: Path, inputs: dict[str, Artifact]) -> bool:
-    """If a shipped model is what this training would give, take it: the same configuration and,
-    for adversarial training, the same weights to start from."""
+    """If a shipped model is what this training would give, take it: the same configuration, the
+    same version of the code and, for adversarial training, the same weights to start from."""
     if stage.kind not in SHIPPED:
         return False
     card_kind, kind = SHIPPED[stage.kind]
     for name in zoo_names():
         card = load_model(name)[1]
-        if card["kind"] != card_kind:
+        trained_by = card.get("stage_version", 1)
+        if (card["kind"], trained_by) != (card_kind, versions.STAGES[stage.kind]):
             continue
         training = parse(kind, card["training"]).to_json()  # fields that are new get their defaults
         if stage.kind == "train":

@@ -79,6 +79,7 @@ void backward(const Shape& s, const float* weights, int B, int T, const float* d
 void decode(const Shape& s, const float* weights, const float* transposed, int B, int n,
             long capacity, const float* x, const float* queries, float* cache, float* y,
             float* y_queries, int threads) {
+  if (B == 0) return;
   // Sequences whose tokens share a pass over the weights: about 12, and as many chunks for each
   // thread. The result does not depend on it.
   const int D = s.width, wanted = round_up((B + 11) / 12, threads);

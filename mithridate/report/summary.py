@@ -100,21 +100,23 @@ class SectionView:
         return counts
 
     def ratios(self) -> list[tuple[str, float, str, Level]]:
-        """Of each victim, the worst ratio to the oracle over columns and levels, with the column
-        and the level; the best victim first. Only where there is an oracle and less is better."""
+        """Of each victim that has all of the section's cells, the worst ratio to the oracle, its
+        column and level; the best victim first. Only with an oracle, and if less is better."""
         oracle = next((row.label for row in self.recipe.rows if row.agent in ORACLES), None)
         if oracle is None or self.metric.better != "lower":
             return []
-        worst: dict[str, tuple[str, float, str, Level]] = {}
-        for table in self.tables:
-            limits = {c.column: c.mean for c in table.cells() if c.victim == oracle and c.mean}
-            for cell in table.cells():
-                if cell.victim == oracle or cell.mean is None or cell.column not in limits:
-                    continue
-                ratio = cell.mean / limits[cell.column]
-                if cell.victim not in worst or ratio > worst[cell.victim][1]:
-                    worst[cell.victim] = (cell.victim, ratio, cell.column, table.level)
-        return sorted(worst.values(), key=lambda entry: entry[1])
+        means = {
+            (c.victim, c.column, t.level): c.mean for t in self.tables for c in t.cells() if c.mean
+        }
+        places = [(column, t.level) for t in self.tables for column in t.columns]
+        found = []
+        for row in self.recipe.rows:
+            both = [(means.get((row.label, *p)), means.get((oracle, *p)), p) for p in places]
+            ratios = [(mine / limit, place) for mine, limit, place in both if mine and limit]
+            if row.label != oracle and len(ratios) == len(places):
+                worst, (column, level) = max(ratios, key=lambda pair: pair[0])
+                found.append((row.label, worst, column, level))
+        return sorted(found, key=lambda entry: entry[1])
 
 
 def summarise(store: Store) -> list[SectionView]:
@@ -192,7 +194,9 @@ def _cell(
     env: EnvConfig, cells: Cells, victim: str, column: str, level: Level, table: str | None
 ) -> CellView:
     found = cells.cell(victim, column)
-    paper = paper_value(env, victim, column, eps=level.eps, budget=level.budget, table=table)
+    paper = paper_value(
+        env, victim, column, eps=level.eps, budget=level.budget, table=table or "none"
+    )
     if found is None:
         return CellView(victim, column, None, None, paper, 0.0, None, 0)
     mean, ci95 = found

@@ -24,15 +24,15 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from mithridate.agents.in_context import InContextAgent
+from mithridate.agents.in_context import InContextAgent, load
 from mithridate.agents.resolve import make_agent
+from mithridate.attackers.budget import make_attacker
 from mithridate.attackers.mixture import MixtureAttacker
 from mithridate.config import AdversarialConfig
 from mithridate.envs import env_of
 from mithridate.errors import UserError
 from mithridate.evaluation.crossplay import step_scores
 from mithridate.evaluation.statistics import mean_ci95
-from mithridate.model.in_context import InContextModel
 from mithridate.model.weights import load_model, tensors_sha256
 from mithridate.registry import ATTACKERS, parse_call
 from mithridate.rng import Rng
@@ -57,7 +57,7 @@ class AdversarialTraining:
         self.rng = Rng(config.seed).child("adversarial")
         self.env = env_of(config.env)
         self.model, _ = load_model(config.start)
-        self.frozen, _ = load_model(config.start)
+        self.start = load(config.start)
         if config.start_sha256 not in (None, tensors_sha256(self.model.state_dict())):
             raise UserError(f"start '{config.start}' is not the model this run began with")
         self.rounds = config.synthetic.rounds + config.rounds
@@ -65,7 +65,7 @@ class AdversarialTraining:
         self.loss_limit = config.explosion_factor * math.log(max(2, self.env.spec.n_actions))
         self.tasks = self._fresh_tasks(0, config.tasks)
         self.attacker, self.eps = _population(config)
-        self.targets = _targets(config, self.frozen)
+        self.targets = _targets(config, self.env, self.start)
         self.memory: list[Contexts] = []
 
     def _agent(self) -> InContextAgent:
@@ -93,12 +93,14 @@ class AdversarialTraining:
             trajectory = rollout(self.env, self.tasks, agent, self.attacker, self.eps, rng=rng)
             return trajectory, self.env.score(self.tasks, trajectory).sum(1)
 
-        trajectory, scores = under_attack(self._agent())
-        values = self._by_threat("score", scores)
+        values: Values = {}
         number = step - config.synthetic.rounds
+        # The model comes last: attackers learn from the rollout they were last reset for.
         if config.compare_every and number % config.compare_every == 0:
-            values |= self._by_threat("frozen", under_attack(InContextAgent(self.frozen))[1])
+            values |= self._by_threat("frozen", under_attack(self.start)[1])
             values |= self._by_threat("ts", under_attack(make_agent("ts")[1])[1])
+        trajectory, scores = under_attack(self._agent())
+        values = self._by_threat("score", scores) | values
         parts = zip(self.attacker.slices(), self.attacker.parts, strict=True)
         for i, (rows, (_, attacker)) in enumerate(parts):
             if attacker is not None and hasattr(attacker, "update"):
@@ -183,7 +185,7 @@ class AdversarialTraining:
         if not self.config.suboptimal:
             return labels
         values = self.env.action_values(tasks, self.env.reset(tasks))
-        second = values.topk(2).indices[:, 1:]
+        second = values.topk(min(2, values.shape[1])).indices[:, -1:]
         draw = rng.generator().random(tuple(labels.shape))
         return torch.where(torch.from_numpy(draw) < self.config.suboptimal, second, labels)
 
@@ -243,33 +245,37 @@ def _population(config: AdversarialConfig) -> tuple[MixtureAttacker, Tensor]:
     if not all(sizes):
         raise UserError("threats: a share is too small for a single task")
     parts = []
-    for threat, size in zip(config.threats, sizes, strict=True):
+    for number, (threat, size) in enumerate(zip(config.threats, sizes, strict=True)):
         attacker = None
         if threat.attacker != "none":
-            budget = _or(threat.budget, config.budget)
-            attacker = ATTACKERS.make(threat.attacker, budget=budget, seed=config.seed)
-            if threat.target is not None and not hasattr(attacker, "update"):
-                raise UserError(f"threats: attacker '{threat.attacker}' does not learn: no target")
-            if hasattr(attacker, "learning"):
-                attacker.learning = True
+            attacker = make_attacker(
+                threat.attacker, _or(threat.budget, config.budget),
+                seed=Rng(config.seed).child("threat", number).integer(),
+            )  # fmt: skip
+        if threat.target is not None and not hasattr(attacker, "update"):
+            raise UserError(f"threats: attacker '{threat.attacker}' does not learn: no target")
+        if hasattr(attacker, "learning"):
+            attacker.learning = True  # type: ignore[union-attr]
         parts.append((int(size), attacker))
     eps = [_or(threat.eps, config.eps) for threat in config.threats]
     return MixtureAttacker(parts), torch.tensor(np.repeat(eps, sizes), dtype=torch.float32)
 
 
-def _targets(config: AdversarialConfig, start: InContextModel) -> list[Agent | None]:
+def _targets(config: AdversarialConfig, env: Env, start: InContextAgent) -> list[Agent | None]:
     """Whom each part's attackers chase, if it is not the model."""
     found: list[Agent | None] = []
     for threat in config.threats:
         if threat.target is None:
             found.append(None)
         elif threat.target == START:
-            found.append(InContextAgent(start))
+            found.append(start)
         else:
             eps = _or(threat.eps, config.eps)
             name, agent = make_agent(threat.target.replace("{eps}", f"{eps:g}"))
             if hasattr(agent, "reveal"):
                 raise UserError(f"threats: '{name}' knows the attack; it cannot be a target")
+            if isinstance(agent, InContextAgent):
+                agent.check(env.spec)
             found.append(agent)
     return found
 
@@ -306,7 +312,7 @@ def train_adversarially(
     directory = Path(out) if out else default_directory(config)
     return run_training(
         config, directory, lambda: AdversarialTraining(config), watchers,
-        kind="at-dpt", temperature=config.temperature,
+        stage="train", kind="at-dpt", temperature=config.temperature,
     )  # fmt: skip
 
 
@@ -320,7 +326,8 @@ def with_fingerprint(config: AdversarialConfig) -> AdversarialConfig:
             f"{model.context_length} steps; the environment has {env.spec.n_actions} and "
             f"{env.spec.horizon}"
         )
-    _population(config), _targets(config, model)  # what is wrong is found before anything is made
+    # What is wrong is found before anything is made.
+    _population(config), _targets(config, env, load(config.start))
     return config.model_copy(update={"start_sha256": tensors_sha256(model.state_dict())})
 
 

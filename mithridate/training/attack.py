@@ -1,8 +1,8 @@
 """Training attackers against a fixed target (the attacker half of the paper's Algorithm 1).
 
 The target is a black box: any agent, registered, trained, or a class of the user's. One attacker
-for each of M tasks; a step of the training loop is a round: roll the target out under attack,
-let the attackers learn from the true rewards.
+for each of M tasks, or one network for all of them; a step of the training loop is a round: roll
+the target out under attack, let the attackers learn from the true rewards.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from torch import Tensor
 
 from mithridate.agents.in_context import InContextAgent
 from mithridate.agents.resolve import AgentLike, make_agent, source_sha256
+from mithridate.attackers.budget import make_attacker
 from mithridate.config import AttackConfig
 from mithridate.envs import env_of
 from mithridate.errors import UserError
@@ -28,7 +29,7 @@ from mithridate.evaluation.crossplay import step_scores
 from mithridate.evaluation.statistics import mean_ci95
 from mithridate.files import write_atomic
 from mithridate.model.weights import tensors_sha256
-from mithridate.registry import ATTACKERS, ENVS
+from mithridate.registry import ENVS
 from mithridate.rng import Rng
 from mithridate.rollout import rollout
 from mithridate.training.loop import Cadence, Values, Watcher, train
@@ -84,7 +85,8 @@ class AttackTraining:
 
 
 def _attacker(config: AttackConfig) -> Any:
-    return ATTACKERS.make(config.attacker, budget=config.budget, seed=config.seed)
+    seed = Rng(config.seed).child("attack", "network").integer()
+    return make_attacker(config.attacker, config.budget, seed=seed)
 
 
 def attack(

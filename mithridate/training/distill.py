@@ -13,10 +13,13 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from mithridate.agents.in_context import InContextAgent
 from mithridate.agents.resolve import make_agent, source_sha256
+from mithridate.attackers.budget import make_attacker
 from mithridate.config import DistillConfig
+from mithridate.envs import env_of
 from mithridate.errors import UserError
-from mithridate.registry import ATTACKERS
+from mithridate.model.weights import tensors_sha256
 from mithridate.rng import Rng
 from mithridate.rollout import rollout
 from mithridate.training.loop import Values, Watcher
@@ -91,7 +94,7 @@ def _cat(pool: list[Contexts]) -> Contexts:
 def _attacker(config: DistillConfig) -> Attacker | None:
     if config.attacker == "none":
         return None
-    attacker: Attacker = ATTACKERS.make(config.attacker, budget=config.budget)
+    attacker: Attacker = make_attacker(config.attacker, config.budget)
     if hasattr(attacker, "update"):
         raise UserError(f"attacker '{config.attacker}' learns; a source needs one that does not")
     return attacker
@@ -104,16 +107,23 @@ def distill(
     call stopped. Returns the path of the weights."""
     config = with_fingerprint(config)
     directory = Path(out) if out else default_directory(config)
-    return run_training(config, directory, lambda: Distillation(config), watchers, kind="ad")
+    return run_training(
+        config, directory, lambda: Distillation(config), watchers, stage="distill", kind="ad"
+    )
 
 
 def with_fingerprint(config: DistillConfig) -> DistillConfig:
-    """The configuration, bound to the source code that a source of the user's has now."""
+    """The configuration, bound to the weights or the source code that its source has now."""
     agent = make_agent(config.source)[1]
     if hasattr(agent, "reveal"):
         raise UserError(f"source '{config.source}' knows what a model cannot: distil another")
     _attacker(config)
-    digest = source_sha256(config.source) if ":" in config.source else None
+    digest = None
+    if isinstance(agent, InContextAgent):
+        agent.check(env_of(config.env).spec)
+        digest = tensors_sha256(agent.model.state_dict())
+    elif ":" in config.source:
+        digest = source_sha256(config.source)
     if config.source_sha256 not in (None, digest):
         raise UserError(f"source '{config.source}' has changed since this run began")
     return config.model_copy(update={"source_sha256": digest})

@@ -14,6 +14,7 @@ from mithridate.model.weights import save_model
 from mithridate.rng import Rng
 from mithridate.training.loop import Cadence, Trainee, Values, Watcher, train
 from mithridate.training.run_directory import RunDirectory, explain_divergence
+from mithridate.versions import STAGES
 
 
 class ModelTrainee(Trainee, Protocol):
@@ -32,10 +33,12 @@ def run_training(
     directory: Path,
     make: Callable[[], ModelTrainee],
     watchers: list[Watcher] | None,
+    stage: str,
     **card: Any,
 ) -> Path:
     """Train in `directory`, or go on where an earlier call stopped. Returns the path of the
-    weights. `make` is not called if the run is finished; `card`: what its card says besides."""
+    weights. `make` is not called if the run is finished; `stage`: what kind of training it is;
+    `card`: what its card says besides."""
     torch.set_num_threads(config.threads)
     run = RunDirectory(directory, config)
     try:
@@ -46,6 +49,7 @@ def run_training(
             about = {
                 "env": config.env.to_json(),
                 "seed": config.seed,
+                "stage_version": STAGES[stage],
                 "config_hash": config.hash(),
                 "training": config.to_json(),
                 "metrics": trainee.measure(config.final_tasks, trainee.rng.child("final")),

@@ -76,7 +76,9 @@ def pretrain(
     """Pretrain in the directory `out` (default runs/pretrain-<env>-<hash>), or go on where an
     earlier call stopped. Returns the path of the weights."""
     directory = Path(out) if out else default_directory(config)
-    return run_training(config, directory, lambda: Pretraining(config), watchers, kind="dpt")
+    return run_training(
+        config, directory, lambda: Pretraining(config), watchers, stage="pretrain", kind="dpt"
+    )
 
 
 def default_directory(config: PretrainConfig) -> Path:
