@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -25,7 +25,7 @@ from mithridate.config import (
     resolve,
 )
 from mithridate.errors import UserError, unknown
-from mithridate.experiments.recipes import MODELS, Level, Recipe, Row
+from mithridate.experiments.recipes import MODELS, Level, Model, Recipe, Row
 from mithridate.experiments.stages import Stage, in_order
 
 OWNED = (
@@ -144,7 +144,7 @@ class _Builder:
         model, seed = MODELS[agent], self.seed + replication
         settings = {
             name: level.fill(value) if isinstance(value, str) else value
-            for name, value in model.settings.items()
+            for name, value in self._settings(model).items()
         }
         number = f"#{replication + 1}"
         if model.kind == "pretrain":
@@ -161,6 +161,11 @@ class _Builder:
         start = self.model("dpt", level, replication)
         at = Level(config["eps"], config["budget"])
         return Stage("train", f"train {agent} {number}, {at}", config, {"start": start})
+
+    def _settings(self, model: Model) -> Mapping[str, Any]:
+        if self.preset == "paper" and model.paper is not None:
+            return model.paper
+        return model.settings
 
     def attack(self, row: Row, attacker: str, level: Level, replication: int) -> Stage:
         key = ("attack", attacker, row.label, level, replication)

@@ -23,9 +23,16 @@ class Model:
 
     kind: Literal["pretrain", "distill", "train"]
     settings: Mapping[str, Any] = field(default_factory=dict)
+    paper: Mapping[str, Any] | None = None
+    """What differs instead in the paper preset."""
 
 
 CLEAN = {"attacker": "none", "share": 0.2}
+ADAPTIVE: dict[str, Any] = {"threats": [{"attacker": "adaptive", "share": 0.8}, CLEAN]}
+PAPER_ADAPTIVE: dict[str, Any] = {
+    "threats": [{"attacker": "adaptive(learning_rate=3e-5)"}],
+    "rounds": 400,
+}
 MODELS: dict[str, Model] = {
     "dpt": Model("pretrain"),
     "at-dpt": Model("train"),
@@ -37,9 +44,10 @@ MODELS: dict[str, Model] = {
             "threats": [{"attacker": "uniform", "share": 0.8}, CLEAN],
             "synthetic": {"rounds": 0, "share": 0.0},
         },
+        paper={"threats": [{"attacker": "uniform"}]},
     ),
     "at-dpt-b1": Model("train", {"budget": 1.0}),
-    "at-dpt-adaptive": Model("train", {"threats": [{"attacker": "adaptive", "share": 0.8}, CLEAN]}),
+    "at-dpt-adaptive": Model("train", ADAPTIVE, paper=PAPER_ADAPTIVE),
     "at-dpt-mixture": Model(
         "train",
         {
@@ -61,11 +69,8 @@ MODELS: dict[str, Model] = {
     "at-dpt-fixed": Model("train", {"eps": 0.4, "budget": 3.0}),
     "at-dpt-adaptive-fixed": Model(
         "train",
-        {
-            "eps": 0.4,
-            "budget": 3.0,
-            "threats": [{"attacker": "adaptive", "share": 0.8}, CLEAN],
-        },
+        {**ADAPTIVE, "eps": 0.4, "budget": 3.0},
+        paper={**PAPER_ADAPTIVE, "eps": 0.4, "budget": 3.0},
     ),
     "ad-ts": Model("distill", {"source": "ts"}),
     "ad-crucb": Model("distill", {"source": "crucb(alpha={eps})"}),
