@@ -5,6 +5,7 @@ from mithridate import config as configs
 from mithridate.config import (
     AdversarialConfig,
     Config,
+    DistillConfig,
     EvaluateConfig,
     PretrainConfig,
     parse,
@@ -14,6 +15,7 @@ from mithridate.errors import UserError
 from mithridate.evaluation.crossplay import evaluate_config
 from mithridate.registry import AGENTS, ATTACKERS, ENVS
 from mithridate.training.adversarial import train_adversarially
+from mithridate.training.distill import distill
 from mithridate.training.pretrain import pretrain
 
 
@@ -95,8 +97,8 @@ def test_every_field_is_read_by_somebody(monkeypatch, tmp_path):
     static = [n for n in ATTACKERS.names() if not hasattr(ATTACKERS.create(n), "update")]
     monkeypatch.chdir(tmp_path)
     config = resolve(
-        EvaluateConfig, "evaluate", "bandit", "smoke", ["threads=1"],
-        attackers=("none", *static, "learned(ts)"),
+        EvaluateConfig, "evaluate", "bandit", "smoke", ["threads=1", "adaptive_rounds=1"],
+        attackers=("none", *static, "learned(ts)", "adaptive(ts)"),
     )  # fmt: skip
     agents = ["rts(level=known)", "rts(level=unknown)", *AGENTS.names(), str(weights)]
     evaluate_config(config, agents)
@@ -104,6 +106,10 @@ def test_every_field_is_read_by_somebody(monkeypatch, tmp_path):
         AdversarialConfig, "train", "bandit", "smoke", ["threads=1"], start=str(weights)
     )
     train_adversarially(config, tmp_path / "adversarial")
+    config = resolve(
+        DistillConfig, "distill", "bandit", "smoke", ["steps=8"], source="ts", attacker="uniform"
+    )
+    distill(config, tmp_path / "distilled")
     unread = {
         f"{cls.__name__}.{field}"
         for cls in all_configs()

@@ -285,7 +285,7 @@ def test_list_and_dry_run(command, tmp_path, finished):
 
 def test_store_commands(command, finished, tmp_path):
     code, stdout, _ = command("store", "ls", "--store", finished.root)
-    assert code == 0 and "train AT-DPT #1" in stdout
+    assert code == 0 and "train at-dpt #1" in stdout
     code, stdout, _ = command("store", "verify", "--store", finished.root)
     assert (code, " 0 damaged" in stdout) == (0, True)
     code, stdout, _ = command("store", "gc", "--store", finished.root, "--dry-run")

@@ -238,12 +238,12 @@ class AdaptiveAttacker:
                 mean, spread, value = self.model(actions, before.inputs[rows])
                 used = mean.clamp(before.low[rows], before.high[rows])
                 ratio = (_log_density(shift[rows], used, spread) - old[rows]).exp()[poisoned]
-                advantage = _normalised((gain[rows] - value.detach())[poisoned])
+                advantage = (gain[rows] - value.detach())[poisoned]
                 norms = excess(_by_arm(mean, actions, self.model.n_actions), c.budget)
                 error = F.mse_loss(value, gain[rows])
                 loss = 0.5 * error + c.penalty * norms.mean()
                 if len(ratio) > 1:  # without contaminated steps there is nothing to learn
-                    loss = loss - _clipped(ratio, advantage, c.clip).mean()
+                    loss = loss - _clipped(ratio, _normalised(advantage), c.clip).mean()
                 self._optimiser.step(loss, self.updates)
                 self.updates += 1
                 errors.append(error.item())
