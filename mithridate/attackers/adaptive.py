@@ -14,6 +14,10 @@ leaves open:
 - A step's score is weighted by the discounted true rewards that follow, less the task's mean
   reward, less what is usual at that step over all tasks, less a third output's prediction of the
   rest.
+- One offset among hundreds does little, so while it learns an arm's offsets share a part of their
+  noise for the whole episode (`persistence`): what it tries, it tries for long enough to see what
+  comes of it. The density of a step's offset is then that given the arm's contaminated offsets
+  before it. In evaluation the noise of each step is its own.
 - A round makes several passes over the same trajectories, in small batches; the ratio of a step's
   new to its old density is clipped (as in PPO), because the second pass is no longer on-policy.
 - The learning rate is a hundred times the paper's 3e-5 by default, for a tenth of its rounds.
@@ -22,11 +26,11 @@ leaves open:
 from __future__ import annotations
 
 import math
-from typing import NamedTuple
+from typing import Annotated, NamedTuple
 
 import torch
 import torch.nn.functional as F
-from pydantic import model_validator
+from pydantic import Field, model_validator
 from torch import Tensor, nn
 
 from mithridate.attackers.budget import excess, norm
@@ -75,6 +79,8 @@ class AdaptiveConfig(Config):
     """How far the ratio of new to old densities may move from 1."""
     discount: Fraction = 0.97
     """Of the rewards that follow an offset."""
+    persistence: Annotated[float, Field(ge=0, lt=1)] = 0.5
+    """ρ, the correlation of the noise of an arm's offsets while learning."""
     seed: NonNegative = 0
     """Of the initial weights."""
 
@@ -122,7 +128,7 @@ class AttackModel(nn.Module):
 
     def read(self, out: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         mean, spread, value = out.unbind(-1)
-        return self.reach * mean.tanh(), self.widest * (0.1 + 0.9 * (spread + 1).sigmoid()), value
+        return self.reach * mean.tanh(), self.widest * (0.5 + 0.5 * (spread + 1).sigmoid()), value
 
     @torch.no_grad()
     def initialise(self, generator: torch.Generator) -> None:
@@ -153,7 +159,7 @@ class AdaptiveAttacker:
         self.model: AttackModel | None = None
         self.updates = 0
         self.learning = False
-        """Nothing depends on it: the budget holds at every step in any case."""
+        """While learning, noise is persistent. The budget holds at every step in any case."""
 
     # Acting ----------------------------------------------------------------------------------
 
@@ -179,6 +185,8 @@ class AdaptiveAttacker:
         self._sums, self._counts = torch.zeros(2, *shape, device=tasks.device)
         self.offsets, self.spreads = torch.zeros(2, *shape, device=tasks.device)
         """(B, A): for the arm pulled last, what was just proposed; oracles may look."""
+        self._rho = self.config.persistence if self.learning else 0.0
+        self._lasting = rng.normal(spec.n_actions)  # (B, A)
         self._trace: list[Trace] = []
 
     def _make(self, n_actions: int, horizon: int) -> None:
@@ -206,7 +214,9 @@ class AdaptiveAttacker:
         self._counts[arm] += 1
         self.offsets[arm], self.spreads[arm] = mean, spread
         self._trace.append(Trace(inputs, mean, spread, low, high))
-        proposed: Tensor = step.true_rewards + mean + spread * self._rng.normal().squeeze(1)
+        noise = self._rng.normal().squeeze(1) * (1 - self._rho) ** 0.5
+        noise = noise + self._lasting[arm] * self._rho**0.5
+        proposed: Tensor = step.true_rewards + mean + spread * noise
         return proposed
 
     def _means(self) -> Tensor:
@@ -226,18 +236,18 @@ class AdaptiveAttacker:
         """Learn from the rollout that the last `reset` began. Returns what to log."""
         assert self.model is not None
         c, before = self.config, self.trace()
-        shift = trajectory.proposed_rewards - trajectory.true_rewards
-        old = _log_density(shift, before.mean, before.spread)
+        old = self._log_density(trajectory, before.mean, before.spread)
         gain = gains(trajectory.true_rewards, c.discount)
         order = Rng(c.seed).child("adaptive", "batches", self.updates).generator()
         errors = []
         for _ in range(c.passes):
-            shuffled = torch.from_numpy(order.permutation(len(shift)))
+            shuffled = torch.from_numpy(order.permutation(len(gain)))
             for rows in torch.split(shuffled, c.batch):
-                actions, poisoned = trajectory.actions[rows], trajectory.poisoned[rows]
+                lived = trajectory.select(rows)
+                actions, poisoned = lived.actions, lived.poisoned
                 mean, spread, value = self.model(actions, before.inputs[rows])
                 used = mean.clamp(before.low[rows], before.high[rows])
-                ratio = (_log_density(shift[rows], used, spread) - old[rows]).exp()[poisoned]
+                ratio = (self._log_density(lived, used, spread) - old[rows]).exp()[poisoned]
                 advantage = (gain[rows] - value.detach())[poisoned]
                 norms = excess(_by_arm(mean, actions, self.model.n_actions), c.budget)
                 error = F.mse_loss(value, gain[rows])
@@ -252,6 +262,23 @@ class AdaptiveAttacker:
             "norm_mean": cost.mean().item(), "norm_max": cost.max().item(),
             "spread_mean": before.spread.mean().item(), "value_error": sum(errors) / len(errors),
         }  # fmt: skip
+
+    def _log_density(self, trajectory: Trajectory, mean: Tensor, spread: Tensor) -> Tensor:
+        """(B, T): of each offset, up to a constant, given the contaminated ones of the same arm
+        before it. Those of an arm are Gaussian with correlation ρ."""
+        z = (trajectory.proposed_rewards - trajectory.true_rewards - mean) / spread
+        if self._rho == 0:
+            return -0.5 * z**2 - spread.log()
+        arms = F.one_hot(trajectory.actions, self._sums.shape[1]).to(z.dtype)  # (B, T, A)
+        hit = arms * trajectory.poisoned[..., None]
+
+        def before(x: Tensor) -> Tensor:  # summed over the steps before, for the arm at hand
+            return ((x.cumsum(1) - x) * arms).sum(2)
+
+        n, total = before(hit), before(hit * z[..., None])
+        scale = self._rho / (1 + (n - 1) * self._rho).clamp(min=1 - self._rho)
+        variance = 1 - n * self._rho * scale
+        return -0.5 * (z - scale * total) ** 2 / variance - 0.5 * variance.log() - spread.log()
 
     # Keeping ---------------------------------------------------------------------------------
 
@@ -294,10 +321,6 @@ def gains(true_rewards: Tensor, discount: float) -> Tensor:
 
 def _normalised(x: Tensor) -> Tensor:
     return (x - x.mean()) / x.std(correction=0).clamp(min=1e-6)
-
-
-def _log_density(x: Tensor, mean: Tensor, std: Tensor) -> Tensor:
-    return -0.5 * ((x - mean) / std) ** 2 - std.log()
 
 
 def _clipped(ratio: Tensor, advantage: Tensor, clip: float) -> Tensor:
