@@ -212,6 +212,8 @@ class SyntheticConfig(Config):
     """Their share of every batch in the later rounds."""
     clean: Fraction = 0.2
     """Share of them that are left clean."""
+    switching: Fraction = 0.0
+    """Share of them whose offsets change on the way, as an adaptive attacker's do."""
 
 
 class AdversarialConfig(Config):

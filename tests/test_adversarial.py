@@ -81,6 +81,25 @@ def test_no_budget_no_poison():
     assert torch.equal(same.rewards, clean.rewards)
 
 
+@pytest.mark.parametrize("share", [0.0, 0.5, 1.0])
+def test_offsets_may_change_on_the_way(share):
+    env = make_env("bandit", arms=3, horizon=200)
+    tasks = env.sample_tasks(400, Rng(0))
+    clean = env.sample_contexts(tasks, 200, Rng(1))
+    dirty = poisoned(
+        clean, tasks.means, eps=torch.ones(400), budget=3.0, spread_budget=0.0, switching=share,
+        rng=Rng(2),
+    )  # fmt: skip
+    shift = dirty.rewards - clean.rewards
+    assert (shift.abs() <= 3.0 + 1e-5).all()
+    changed = 0
+    for row, actions in zip(shift, clean.actions, strict=True):
+        values = [row[actions == arm] for arm in range(3)]
+        changed += any(len(v) and (v.max() - v.min()) > 1e-4 for v in values)
+    # A change may come to nothing: no attack before and after, or an arm that is not pulled.
+    assert 0.8 * share * 400 - 20 <= changed <= share * 400 + 40 * (0 < share < 1)
+
+
 # The game -------------------------------------------------------------------------------------
 
 

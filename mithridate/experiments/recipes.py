@@ -28,7 +28,10 @@ class Model:
 
 
 CLEAN = {"attacker": "none", "share": 0.2}
-ADAPTIVE: dict[str, Any] = {"threats": [{"attacker": "adaptive", "share": 0.8}, CLEAN]}
+ADAPTIVE: dict[str, Any] = {
+    "threats": [{"attacker": "adaptive", "share": 0.8}, CLEAN],
+    "synthetic": {"switching": 0.5},
+}
 PAPER_ADAPTIVE: dict[str, Any] = {
     "threats": [{"attacker": "adaptive(learning_rate=3e-5)"}],
     "rounds": 400,
@@ -63,6 +66,7 @@ MODELS: dict[str, Model] = {
                 {"budget": 5.0, "share": 0.05},
                 {"attacker": "adaptive", "share": 0.25},
             ],
+            "synthetic": {"switching": 0.3},
         },
     ),
     # Trained at one level, whatever level they are tested at.

@@ -177,7 +177,8 @@ class AdversarialTraining:
         budget = max([_or(t.budget, self.config.budget) for t in threats] or [0.0])
         return poisoned(
             contexts, values, eps=torch.from_numpy(eps.astype(np.float32)), budget=budget,
-            spread_budget=min(1.0, budget), rng=rng.child("poison"),
+            spread_budget=min(1.0, budget), switching=self.config.synthetic.switching,
+            rng=rng.child("poison"),
         )  # fmt: skip
 
     def _taught(self, labels: Tensor, tasks: Tasks, rng: Rng) -> Tensor:

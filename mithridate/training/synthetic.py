@@ -57,8 +57,10 @@ def poisoned(
     budget: float,
     spread_budget: float,
     rng: Rng,
+    switching: float = 0.0,
 ) -> Contexts:
-    """`contexts` with a share eps (B,) of the rewards corrupted by random offsets and spreads."""
+    """`contexts` with a share eps (B,) of the rewards corrupted by random offsets and spreads. In a
+    share `switching` of them the offsets change on the way."""
     offsets = random_offsets(values, budget, rng.child("offsets"))
     draw = rng.child("spreads").generator()
     spreads = np.abs(draw.standard_normal(tuple(values.shape)))
@@ -71,5 +73,29 @@ def poisoned(
     hit = torch.from_numpy(draw.random(shape, dtype=np.float32)).to(device) < eps[:, None]
     noise = torch.from_numpy(draw.standard_normal(shape, dtype=np.float32)).to(device)
     std = torch.from_numpy(spreads.astype(np.float32)).to(device)
-    shift = offsets.gather(1, contexts.actions) + std.gather(1, contexts.actions) * noise
+    shift = offsets.gather(1, contexts.actions)
+    if switching:
+        shift = _switched(shift, contexts.actions, values, budget, switching, rng.child("switch"))
+    shift = shift + std.gather(1, contexts.actions) * noise
     return replace(contexts, rewards=contexts.rewards + hit * shift)
+
+
+def _switched(
+    shift: Tensor, actions: Tensor, values: Tensor, budget: float, share: float, rng: Rng
+) -> Tensor:
+    """Offsets (B, T) that, in a share of the contexts, are others from one or two moments on: a
+    fresh attack, or, one time in three, none."""
+    batch, length = shift.shape
+    draw = rng.generator()
+    time = torch.arange(length, device=shift.device)
+    changes = draw.random(batch) < share
+    for number in range(2):
+        fresh = random_offsets(values, budget, rng.child("offsets", number))
+        quiet = torch.from_numpy(draw.random(batch) < 1 / 3).to(shift.device)
+        fresh = torch.where(quiet[:, None], torch.zeros_like(fresh), fresh)
+        # Early moments are as likely as late ones on a scale of ratios: attackers act early.
+        moment = length * 10 ** (-2 * draw.random(batch))
+        moment = np.where(changes & (draw.random(batch) < (1.0, 0.5)[number]), moment, length)
+        later = time >= torch.from_numpy(moment).to(shift.device)[:, None]
+        shift = torch.where(later, fresh.gather(1, actions), shift)
+    return shift
