@@ -158,7 +158,7 @@ def test_densities_under_persistent_noise_are_those_of_a_joint_gaussian(env):
 def test_noise_is_persistent_only_while_learning(env):
     tasks = env.sample_tasks(300, Rng(0))
     for learning, expected in ((True, 0.5), (False, 0.0)):
-        attacker = make()
+        attacker = make(persistence=0.5)
         attacker.learning = learning
         t = rollout(env, tasks, AGENTS.create("uniform"), attacker, 0.4, rng=Rng(1))
         seen = attacker.trace()
