@@ -10,6 +10,7 @@ from mithridate.agents.in_context import InContextAgent
 from mithridate.config import ModelConfig
 from mithridate.envs import make_env
 from mithridate.model import dispatch
+from mithridate.model.attention import causal
 from mithridate.model.cache import KVCache
 from mithridate.model.in_context import InContextModel
 from mithridate.model.loss import linear_cross_entropy
@@ -298,6 +299,24 @@ def test_rollouts_choose_the_same_actions(monkeypatch):
 
 
 # What the kernels refuse -------------------------------------------------------------------
+
+
+def test_attention_that_is_sure_of_itself():
+    """Weights down to 2^-126, whose products are too small for normal numbers: gradients are right,
+    and outside the kernels such numbers still count."""
+    q, k, v = (torch.randn(2, 4, 50, 8, generator=generator(i)) for i in range(3))
+    inputs = [(30 * q).requires_grad_(), (30 * k).requires_grad_(), v.requires_grad_()]
+    out = causal(*inputs)
+    ours = torch.autograd.grad(out.square().sum(), inputs)
+    scores = (inputs[0] @ inputs[1].transpose(-1, -2)) / 8**0.5
+    mask = torch.ones(50, 50).tril().bool()
+    plain = scores.masked_fill(~mask, -torch.inf).softmax(-1) @ inputs[2]
+    theirs = torch.autograd.grad(plain.square().sum(), inputs)
+    torch.testing.assert_close(out, plain, rtol=1e-4, atol=1e-4)
+    for a, b in zip(ours, theirs, strict=True):
+        torch.testing.assert_close(a, b, rtol=1e-3, atol=1e-3)
+    tiny = torch.full((20_000,), 1e-40)
+    assert (tiny * 0.5 > 0).all()
 
 
 def test_nobody_at_all_is_no_trouble():

@@ -4,7 +4,7 @@
 
 #include <cstdint>
 
-#if defined(__AVX__)
+#if defined(__SSE__)
 #include <immintrin.h>
 #endif
 
@@ -249,6 +249,25 @@ inline vf exp2_bounded(vf x) {
 
 // The same for any x <= 126; below -126 it stays at 2^-126.
 inline vf exp2(vf x) { return exp2_bounded(max(splat(-126.0f), x)); }
+
+// While it lives, numbers below 2^-126 count as zero in this thread. Attention that has become sure of
+// itself makes many of them (2^-126 is the least weight, and it is multiplied), and processors are a
+// hundred times slower with them.
+struct FlushTiny {
+#if defined(__SSE__)
+  const unsigned before = _mm_getcsr();
+  FlushTiny() { _mm_setcsr(before | 0x8040); }
+  ~FlushTiny() { _mm_setcsr(before); }
+#elif defined(__aarch64__)
+  uint64_t before;
+  FlushTiny() {
+    __asm__ __volatile__("mrs %0, fpcr" : "=r"(before));
+    __asm__ __volatile__("msr fpcr, %0" : : "r"(before | (uint64_t(1) << 24)));
+  }
+  ~FlushTiny() { __asm__ __volatile__("msr fpcr, %0" : : "r"(before)); }
+#endif
+  FlushTiny(const FlushTiny&) = delete;
+};
 
 constexpr float LOG2E = 1.44269504088896340736f;
 constexpr float LN2 = 0.69314718055994530942f;

@@ -16,6 +16,7 @@ void attention_forward_all(int d, int count, int T, const float* q, const float*
                            float* o, float* m, float* inverse, int threads) {
 #pragma omp parallel for schedule(dynamic) num_threads(threads)
   for (int i = 0; i < count; ++i) {
+    const FlushTiny guard;
     const long at = long(i) * T * d, row = long(i) * T;
     with_head_width(d, [&](auto width) {
       attention_forward<width>(T, q + at, k + at, v + at, d, o + at, d, m + row, inverse + row,
@@ -29,6 +30,7 @@ void attention_backward_all(int d, int count, int T, const float* q, const float
                             const float* inverse, float* dq, float* dk, float* dv, int threads) {
 #pragma omp parallel for schedule(dynamic) num_threads(threads)
   for (int i = 0; i < count; ++i) {
+    const FlushTiny guard;
     const long at = long(i) * T * d, row = long(i) * T;
     with_head_width(d, [&](auto width) {
       attention_backward<width>(T, q + at, k + at, v + at, d, o + at, d_out + at, d, m + row,
@@ -43,10 +45,12 @@ void forward(const Shape& s, const float* weights, int B, int T, const float* x,
   float* transposed = workspace().transposed.get(s.size());
   transpose_weights(s, weights, transposed);
 #pragma omp parallel for schedule(dynamic) num_threads(threads)
-  for (int b = 0; b < B; ++b)
+  for (int b = 0; b < B; ++b) {
+    const FlushTiny guard;
     sequence_forward(s, weights, transposed, T, x + b * sequence, y + b * sequence,
                      inputs + b * sequence, mixed + b * sequence, statistics + b * stats,
                      B * sequence, B * stats, workspace());
+  }
 }
 
 void backward(const Shape& s, const float* weights, int B, int T, const float* dy,
@@ -61,6 +65,7 @@ void backward(const Shape& s, const float* weights, int B, int T, const float* d
   {
 #pragma omp for schedule(dynamic)
     for (int g = 0; g < groups; ++g) {
+      const FlushTiny guard;
       std::memset(partial + g * size, 0, sizeof(float) * size);
       for (int b = g * B / groups; b < (g + 1) * B / groups; ++b)
         sequence_backward(s, weights, transposed, T, dy + b * sequence, inputs + b * sequence,
@@ -89,6 +94,7 @@ void decode(const Shape& s, const float* weights, const float* transposed, int B
   const float* norm = last_norm(s, weights);
 #pragma omp parallel for schedule(static) num_threads(std::min(threads, chunks))
   for (int c = 0; c < chunks; ++c) {
+    const FlushTiny guard;
     Workspace& work = workspace();
     const int first = c * ROWS, rows = std::min(ROWS, B - first);
     float* mine = cache + first * per_sequence;
@@ -115,6 +121,7 @@ double cross_entropy(long N, int D, int A, const float* x, const float* w, const
   std::vector<double> losses(groups, 0.0);
 #pragma omp parallel for schedule(dynamic) num_threads(threads)
   for (int g = 0; g < groups; ++g) {
+    const FlushTiny guard;
     float* gw = partial + g * size;
     float* gb = gw + long(A) * D;
     std::memset(gw, 0, sizeof(float) * size);
