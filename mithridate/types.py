@@ -109,7 +109,7 @@ class Trajectory:
     optimal_actions: Tensor
     """(B, T) int64."""
 
-    def select(self, rows: slice | Tensor) -> Trajectory:
+    def select(self, rows: slice) -> Trajectory:
         """Some of the tasks."""
         return Trajectory(**{name: _rows(value, rows) for name, value in vars(self).items()})
 
@@ -226,7 +226,7 @@ class Attacker(Protocol):
         ...
 
 
-def _rows(value: Any, rows: slice | Tensor) -> Any:
+def _rows(value: Any, rows: slice) -> Any:
     return _map(value, lambda x: x[rows])
 
 

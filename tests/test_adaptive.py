@@ -132,46 +132,6 @@ def test_the_first_update_follows_the_score_function(env):
     torch.testing.assert_close(gradients[0][0], expected, rtol=1e-3, atol=1e-5)
 
 
-def test_densities_under_persistent_noise_are_those_of_a_joint_gaussian(env):
-    """Of all contaminated offsets of an arm together, against PyTorch's multivariate normal."""
-    tasks = env.sample_tasks(6, Rng(0))
-    attacker = make(persistence=0.4)
-    attacker.learning = True
-    t = rollout(env, tasks, AGENTS.create("uniform"), attacker, 0.5, rng=Rng(1))
-    seen = attacker.trace()
-    ours = attacker._log_density(t, seen.mean.double(), seen.spread.double())
-    shift = (t.proposed_rewards - t.true_rewards).double()
-    for task in range(6):
-        for arm in range(4):
-            at = t.poisoned[task] & (t.actions[task] == arm)
-            n = int(at.sum())
-            spread = seen.spread[task, at].double()
-            matrix = 0.6 * torch.eye(n, dtype=torch.float64) + 0.4
-            joint = torch.distributions.MultivariateNormal(
-                seen.mean[task, at].double(), matrix * spread[:, None] * spread
-            )
-            constant = -0.5 * n * torch.log(torch.tensor(2 * torch.pi, dtype=torch.float64))
-            expected = joint.log_prob(shift[task, at]) - constant
-            torch.testing.assert_close(ours[task, at].sum(), expected, rtol=1e-6, atol=1e-6)
-
-
-def test_noise_is_persistent_only_while_learning(env):
-    tasks = env.sample_tasks(300, Rng(0))
-    for learning, expected in ((True, 0.5), (False, 0.0)):
-        attacker = make(persistence=0.5)
-        attacker.learning = learning
-        t = rollout(env, tasks, AGENTS.create("uniform"), attacker, 0.4, rng=Rng(1))
-        seen = attacker.trace()
-        z = (t.proposed_rewards - t.true_rewards - seen.mean) / seen.spread
-        pairs = [
-            z[i, t.actions[i] == arm][:2] for i in range(300) for arm in range(4)
-            if (t.actions[i] == arm).sum() > 1
-        ]  # fmt: skip
-        first, second = torch.stack(pairs).T
-        assert abs(torch.corrcoef(torch.stack([first, second]))[0, 1] - expected) < 0.1
-        assert abs(z.std() - 1) < 0.05
-
-
 def test_only_poisoned_steps_teach_and_only_true_rewards_count(env):
     tasks = env.sample_tasks(10, Rng(0))
 

@@ -14,10 +14,6 @@ leaves open:
 - A step's score is weighted by the discounted true rewards that follow, less the task's mean
   reward, less what is usual at that step over all tasks, less a third output's prediction of the
   rest.
-- One offset among hundreds does little, so while it learns an arm's offsets may share a part of
-  their noise for the whole episode (`persistence`, off by default): what it tries, it then tries
-  for long enough to see what comes of it. The density of a step's offset is then that given the
-  arm's contaminated offsets before it. In evaluation the noise of each step is its own.
 - A round makes several passes over the same trajectories, in small batches; the ratio of a step's
   new to its old density is clipped (as in PPO), because the second pass is no longer on-policy.
 - The learning rate is two hundred times the paper's 3e-5 by default, for a quarter of its rounds.
@@ -26,11 +22,11 @@ leaves open:
 from __future__ import annotations
 
 import math
-from typing import Annotated, NamedTuple
+from typing import NamedTuple
 
 import torch
 import torch.nn.functional as F
-from pydantic import Field, model_validator
+from pydantic import model_validator
 from torch import Tensor, nn
 
 from mithridate.attackers.budget import excess, norm
@@ -50,6 +46,7 @@ from mithridate.model.transformer import Transformer
 from mithridate.registry import ATTACKERS
 from mithridate.rng import Rng, TaskStreams
 from mithridate.training.optimiser import Optimiser
+from mithridate.training.run_directory import part
 from mithridate.types import EnvSpec, Step, Tasks, Trajectory
 
 
@@ -79,8 +76,6 @@ class AdaptiveConfig(Config):
     """How far the ratio of new to old densities may move from 1."""
     discount: Fraction = 0.97
     """Of the rewards that follow an offset."""
-    persistence: Annotated[float, Field(ge=0, lt=1)] = 0.0
-    """ρ, the correlation of the noise of an arm's offsets while learning."""
     seed: NonNegative = 0
     """Of the initial weights."""
 
@@ -159,7 +154,7 @@ class AdaptiveAttacker:
         self.model: AttackModel | None = None
         self.updates = 0
         self.learning = False
-        """While learning, noise is persistent. The budget holds at every step in any case."""
+        """Nothing depends on it: the budget holds at every step in any case."""
 
     # Acting ----------------------------------------------------------------------------------
 
@@ -185,8 +180,6 @@ class AdaptiveAttacker:
         self._sums, self._counts = torch.zeros(2, *shape, device=tasks.device)
         self.offsets, self.spreads = torch.zeros(2, *shape, device=tasks.device)
         """(B, A): for the arm pulled last, what was just proposed; oracles may look."""
-        self._rho = self.config.persistence if self.learning else 0.0
-        self._lasting = rng.normal(spec.n_actions)  # (B, A)
         self._trace: list[Trace] = []
 
     def _make(self, n_actions: int, horizon: int) -> None:
@@ -214,9 +207,7 @@ class AdaptiveAttacker:
         self._counts[arm] += 1
         self.offsets[arm], self.spreads[arm] = mean, spread
         self._trace.append(Trace(inputs, mean, spread, low, high))
-        noise = self._rng.normal().squeeze(1) * (1 - self._rho) ** 0.5
-        noise = noise + self._lasting[arm] * self._rho**0.5
-        proposed: Tensor = step.true_rewards + mean + spread * noise
+        proposed: Tensor = step.true_rewards + mean + spread * self._rng.normal().squeeze(1)
         return proposed
 
     def _means(self) -> Tensor:
@@ -236,18 +227,18 @@ class AdaptiveAttacker:
         """Learn from the rollout that the last `reset` began. Returns what to log."""
         assert self.model is not None
         c, before = self.config, self.trace()
-        old = self._log_density(trajectory, before.mean, before.spread)
+        shift = trajectory.proposed_rewards - trajectory.true_rewards
+        old = _log_density(shift, before.mean, before.spread)
         gain = gains(trajectory.true_rewards, c.discount)
         order = Rng(c.seed).child("adaptive", "batches", self.updates).generator()
         errors = []
         for _ in range(c.passes):
             shuffled = torch.from_numpy(order.permutation(len(gain)))
             for rows in torch.split(shuffled, c.batch):
-                lived = trajectory.select(rows)
-                actions, poisoned = lived.actions, lived.poisoned
+                actions, poisoned = trajectory.actions[rows], trajectory.poisoned[rows]
                 mean, spread, value = self.model(actions, before.inputs[rows])
                 used = mean.clamp(before.low[rows], before.high[rows])
-                ratio = (self._log_density(lived, used, spread) - old[rows]).exp()[poisoned]
+                ratio = (_log_density(shift[rows], used, spread) - old[rows]).exp()[poisoned]
                 advantage = (gain[rows] - value.detach())[poisoned]
                 norms = excess(_by_arm(mean, actions, self.model.n_actions), c.budget)
                 error = F.mse_loss(value, gain[rows])
@@ -263,23 +254,6 @@ class AdaptiveAttacker:
             "spread_mean": before.spread.mean().item(), "value_error": sum(errors) / len(errors),
         }  # fmt: skip
 
-    def _log_density(self, trajectory: Trajectory, mean: Tensor, spread: Tensor) -> Tensor:
-        """(B, T): of each offset, up to a constant, given the contaminated ones of the same arm
-        before it. Those of an arm are Gaussian with correlation ρ."""
-        z = (trajectory.proposed_rewards - trajectory.true_rewards - mean) / spread
-        if self._rho == 0:
-            return -0.5 * z**2 - spread.log()
-        arms = F.one_hot(trajectory.actions, self._sums.shape[1]).to(z.dtype)  # (B, T, A)
-        hit = arms * trajectory.poisoned[..., None]
-
-        def before(x: Tensor) -> Tensor:  # summed over the steps before, for the arm at hand
-            return ((x.cumsum(1) - x) * arms).sum(2)
-
-        n, total = before(hit), before(hit * z[..., None])
-        scale = self._rho / (1 + (n - 1) * self._rho).clamp(min=1 - self._rho)
-        variance = 1 - n * self._rho * scale
-        return -0.5 * (z - scale * total) ** 2 / variance - 0.5 * variance.log() - spread.log()
-
     # Keeping ---------------------------------------------------------------------------------
 
     def tensors(self) -> dict[str, Tensor]:
@@ -293,11 +267,11 @@ class AdaptiveAttacker:
     def load_tensors(self, tensors: dict[str, Tensor]) -> None:
         if not tensors:
             return
-        model = _part(tensors, "model.")
+        model = part(tensors, "model.")
         self._make(model["encoder.weight"].shape[1] - 3, len(model["transformer.positions"]))
         assert self.model is not None
         self.model.load_state_dict(model)
-        if optimiser := _part(tensors, "optimiser."):
+        if optimiser := part(tensors, "optimiser."):
             self._optimiser.load_tensors(optimiser)
         self.updates = int(tensors["updates"])
 
@@ -323,6 +297,11 @@ def _normalised(x: Tensor) -> Tensor:
     return (x - x.mean()) / x.std(correction=0).clamp(min=1e-6)
 
 
+def _log_density(x: Tensor, mean: Tensor, std: Tensor) -> Tensor:
+    """Of a normal distribution, up to a constant."""
+    return -0.5 * ((x - mean) / std) ** 2 - std.log()
+
+
 def _clipped(ratio: Tensor, advantage: Tensor, clip: float) -> Tensor:
     """The pessimistic one of the objective and its clipped form (Schulman et al., 2017)."""
     return torch.minimum(ratio * advantage, ratio.clamp(1 - clip, 1 + clip) * advantage)
@@ -333,7 +312,3 @@ def _by_arm(values: Tensor, actions: Tensor, arms: int) -> Tensor:
     zeros = values.new_zeros(len(values), arms)
     sums = zeros.scatter_add(1, actions, values)
     return sums / zeros.scatter_add(1, actions, torch.ones_like(values)).clamp(min=1)
-
-
-def _part(tensors: dict[str, Tensor], prefix: str) -> dict[str, Tensor]:
-    return {k.removeprefix(prefix): t for k, t in tensors.items() if k.startswith(prefix)}
