@@ -5,6 +5,7 @@ They look at one table's records, the cells of all victims, attackers and replic
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -26,6 +27,13 @@ def column_name(attacker: str, target: str | None) -> str:
     if target is None:
         return attacker
     return f"{'adaptive' if attacker.startswith('adaptive') else 'learned'}({target})"
+
+
+def trained_against(column: str) -> tuple[str, str] | None:
+    """What kind of attackers a column is, learned or adaptive, and their target; None if they need
+    no training."""
+    match = re.fullmatch(r"(learned|adaptive)\((.*)\)", column)
+    return (match[1], match[2]) if match else None
 
 
 def column_of(record: dict[str, Any]) -> str:
@@ -111,7 +119,7 @@ def flags(cells: Cells) -> list[Flag]:
 def _about(cells: Cells, victim: str) -> list[Flag]:
     found = []
     clean = cells.cell(victim, "none")
-    learned = [c for c in cells.columns if c.startswith(("learned(", "adaptive("))]
+    learned = [c for c in cells.columns if trained_against(c)]
     for column in cells.columns:
         cell = cells.cell(victim, column)
         if clean and cell and column != "none" and _clearly(cells, clean, cell):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import glob
-import re
 import tempfile
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -14,7 +13,7 @@ from mithridate.agents.resolve import Victim, make_victims
 from mithridate.attackers.budget import make_attacker
 from mithridate.config import AttackConfig, EvaluateConfig, parse
 from mithridate.errors import UserError, unknown
-from mithridate.evaluation.checks import column_name
+from mithridate.evaluation.checks import column_name, trained_against
 from mithridate.registry import ATTACKERS, parse_call
 from mithridate.types import Attacker, Tasks
 
@@ -25,7 +24,6 @@ if TYPE_CHECKING:
 
 KINDS = {"learned": "gaussian", "adaptive": "adaptive"}
 """What a user calls attackers that are trained, and what they are."""
-LEARNED = re.compile(r"(learned|adaptive)\((.*)\)")
 
 
 @dataclass(frozen=True)
@@ -89,14 +87,15 @@ def _meant(text: str, config: EvaluateConfig, victims: Sequence[Victim]) -> list
         return [Column("none")]
     if text in KINDS:
         return [_Wanted(KINDS[text], victim) for victim in victims if not victim.privileged]
-    if match := LEARNED.fullmatch(text):
+    if meant := trained_against(text):
+        kind, name = meant
         known = {victim.label: victim for victim in victims}
-        target = known.get(match[2]) or make_victims([match[2]])[0]
+        target = known.get(name) or make_victims([name])[0]
         if target.privileged:
             raise UserError(
                 f"'{target.label}' knows the attack; there is nothing to learn against it"
             )
-        return [_Wanted(KINDS[match[1]], target)]
+        return [_Wanted(KINDS[kind], target)]
     if paths := _files(text):
         return [_from_files(text, paths, config)]
     if "/" in text or text.endswith(".safetensors"):

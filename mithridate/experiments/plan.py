@@ -25,6 +25,7 @@ from mithridate.config import (
     resolve,
 )
 from mithridate.errors import UserError, unknown
+from mithridate.evaluation.checks import trained_against
 from mithridate.experiments.recipes import MODELS, Level, Model, Recipe, Row
 from mithridate.experiments.stages import Stage, in_order
 
@@ -187,18 +188,13 @@ class _Builder:
         if row.is_model:
             inputs["victim"] = self.model(row.agent, level, replication)
         target = None
-        if match := re.fullmatch(r"(learned|adaptive)\((.*)\)", column):
-            kind, target = match[1], match[2]
+        if meant := trained_against(column):
+            kind, target = meant
             target_row = next(r for r in self.recipe.rows if r.label == target)
             inputs["attack"] = self.attack(target_row, kind, level, (replication + 1) % count)
         config = self._config("evaluate", seed=self.seed, eps=level.eps, budget=level.budget)
-        for unused in (
-            "attackers",
-            "replications",
-            "rounds",
-            "adaptive_rounds",
-        ):  # the attack stage has its own
-            del config[unused]
+        for unused in ("attackers", "replications", "rounds", "adaptive_rounds"):
+            del config[unused]  # the attack stage has its own
         config["cell"] = {
             "label": row.label, "replication": replication, "target": target,
             "victim": "(input)" if row.is_model else level.fill(row.agent),

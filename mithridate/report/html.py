@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import hashlib
 import json
-import re
 from importlib.metadata import version
 from pathlib import Path
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
+from mithridate.evaluation.checks import trained_against
 from mithridate.experiments.estimate import readable
 from mithridate.experiments.store import Store
 from mithridate.report.summary import CellView, summarise
@@ -44,8 +44,8 @@ def fingerprint(store: Store) -> str:
 
 
 def column_title(column: str) -> str:
-    if match := re.fullmatch(r"(learned|adaptive)\((.*)\)", column):
-        return f"{match[1]}: {match[2]}"
+    if meant := trained_against(column):
+        return ": ".join(meant)
     return {"none": "clean", "uniform": "uniform random"}.get(column, column.replace("_", " "))
 
 

@@ -4,12 +4,12 @@ Attacks", ICML 2026), and the names under which it knows our agents and attacker
 from __future__ import annotations
 
 import json
-import re
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 from mithridate.config import EnvConfig, parse
+from mithridate.evaluation.checks import trained_against
 
 ALGORITHMS = {
     "ts": "TS", "rts": "RTS", "rts(level=unknown)": "RTS (C unk.)",
@@ -61,15 +61,15 @@ def paper_value(
 def _paper_column(column: str, table: str | None) -> str:
     """The paper's name of a column. Its adaptive tables have two kinds of learned attackers, and
     call the target of both AT-DPT."""
-    match = re.fullmatch(r"(learned|adaptive)\((.*)\)", column)
-    if match is None:
+    meant = trained_against(column)
+    if meant is None:
         return COLUMNS.get(column, "")
-    target = ALGORITHMS.get(match[2], match[2])
+    attackers, target = meant[0], ALGORITHMS.get(meant[1], meant[1])
     if table is not None and "adaptive" in table:
-        own = {"learned": "AT-DPT (n-A)", "adaptive": "AT-DPT (A)"}[match[1]]
-        kind = {"learned": "non-adaptive", "adaptive": "adaptive"}[match[1]]
+        own = {"learned": "AT-DPT (n-A)", "adaptive": "AT-DPT (A)"}[attackers]
+        kind = {"learned": "non-adaptive", "adaptive": "adaptive"}[attackers]
         return f"{kind}:{'AT-DPT' if target == own else target}"
-    return _canonical(target) if match[1] == "learned" else ""
+    return _canonical(target) if attackers == "learned" else ""
 
 
 def is_the_papers(env: EnvConfig) -> bool:
