@@ -110,8 +110,11 @@ class Bandit:
             "smoke": {"env": {"arms": 3, "horizon": 20}, "threads": 1, "tasks": 20, "rounds": 3},
         },
         "evaluate": {
-            "smoke": {"env": {"arms": 3, "horizon": 20}, "threads": 1, "tasks": 20, "rounds": 3},
-            "paper": {"replications": 10},
+            "smoke": {
+                "env": {"arms": 3, "horizon": 20}, "threads": 1, "tasks": 20, "rounds": 3,
+                "adaptive_rounds": 3,
+            },
+            "paper": {"replications": 10, "adaptive_rounds": 400},
         },
     }  # fmt: skip
 

@@ -177,7 +177,7 @@ class _Builder:
                 "target": "(input)" if row.is_model else level.fill(row.agent),
             }  # fmt: skip
             if attacker == "adaptive":
-                rounds = self.recipe.adaptive_rounds[self.preset]
+                rounds = self._config("evaluate")["adaptive_rounds"]
                 settings |= {"attacker": "adaptive", "rounds": rounds}
             label = f"{attacker} attack on {row.label} #{replication + 1}, {level}"
             self._made[key] = Stage("attack", label, self._config("attack", **settings), inputs)

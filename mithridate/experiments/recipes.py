@@ -123,9 +123,6 @@ class Recipe:
     """Labels of the rows that attackers are trained against."""
     adaptive: tuple[str, ...] = ()
     """Labels of the rows that adaptive attackers are trained against."""
-    adaptive_rounds: Mapping[str, int] = field(
-        default_factory=lambda: {"smoke": 3, "laptop": 100, "paper": 400}
-    )
     table: str | None = None
     """The paper's table that this answers."""
     figure: str | None = None
