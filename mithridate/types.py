@@ -89,6 +89,23 @@ class Contexts:
     labels: Tensor
     """(B, T + 1) int64: the action to predict after each prefix, the empty one included."""
 
+    def select(self, rows: Tensor | slice, length: int) -> Contexts:
+        """Some of the contexts, and of each the first `length` transitions: a prefix is a context
+        too."""
+        return Contexts(
+            self.actions[rows, :length],
+            self.rewards[rows, :length],
+            self.labels[rows, : length + 1],
+        )
+
+    @classmethod
+    def cat(cls, parts: Sequence[Contexts]) -> Contexts:
+        """One batch after the other."""
+        return cls(*(torch.cat([getattr(p, f.name) for p in parts]) for f in fields(cls)))
+
+    def tensors(self) -> dict[str, Tensor]:
+        return {f.name: getattr(self, f.name) for f in fields(self)}
+
 
 @dataclass(frozen=True)
 class Trajectory:

@@ -154,13 +154,10 @@ class AdversarialTraining:
             which = draw.integers(0, len(self.memory) * self.config.tasks, batch - synthetic)
             rounds, rows = np.divmod(which, self.config.tasks)
             parts += [
-                _crop(self.memory[r], int(i), length) for r, i in zip(rounds, rows, strict=True)
+                self.memory[r].select(slice(i, i + 1), length)
+                for r, i in zip(rounds.tolist(), rows.tolist(), strict=True)
             ]
-        return Contexts(
-            torch.cat([p.actions for p in parts]),
-            torch.cat([p.rewards for p in parts]),
-            torch.cat([p.labels for p in parts]),
-        )
+        return Contexts.cat(parts)
 
     def _synthetic(self, n: int, length: int, rng: Rng) -> Contexts:
         """Pretraining contexts on fresh tasks, poisoned at random as the threats allow."""
@@ -222,8 +219,7 @@ class AdversarialTraining:
             if attacker is not None and hasattr(attacker, "tensors"):
                 tensors |= {f"attacker{i}.{name}": t for name, t in attacker.tensors().items()}
         for i, contexts in enumerate(self.memory):
-            for name in ("actions", "rewards", "labels"):
-                tensors[f"memory{i}.{name}"] = getattr(contexts, name).contiguous()
+            tensors |= {f"memory{i}.{k}": t.contiguous() for k, t in contexts.tensors().items()}
         return tensors
 
     def load_tensors(self, tensors: dict[str, Tensor]) -> None:
@@ -292,15 +288,6 @@ def contexts_of(trajectory: Trajectory) -> Contexts:
         actions=trajectory.actions,
         rewards=trajectory.observed_rewards,
         labels=torch.cat([trajectory.optimal_actions, last], 1),
-    )
-
-
-def _crop(contexts: Contexts, row: int, length: int) -> Contexts:
-    """The first `length` transitions of one context: a prefix is a context too."""
-    return Contexts(
-        contexts.actions[row : row + 1, :length],
-        contexts.rewards[row : row + 1, :length],
-        contexts.labels[row : row + 1, : length + 1],
     )
 
 

@@ -48,14 +48,9 @@ class Distillation(Pretraining):
 
     def contexts(self, batch: int, length: int, rng: Rng) -> Contexts:
         draw = rng.child("pool").generator()
-        whole = _cat(self.pool)
+        whole = Contexts.cat(self.pool)
         rows = torch.from_numpy(draw.integers(0, len(whole.actions), batch))
-        length = min(length, whole.actions.shape[1])
-        return Contexts(
-            whole.actions[rows, :length],
-            whole.rewards[rows, :length],
-            whole.labels[rows, : length + 1],
-        )
+        return whole.select(rows, min(length, whole.actions.shape[1]))
 
     def _fresh(self, step: int) -> Contexts:
         rng = self.rng.child("source", step)
@@ -67,7 +62,7 @@ class Distillation(Pretraining):
     def tensors(self) -> dict[str, Tensor]:
         tensors = super().tensors()
         for i, contexts in enumerate(self.pool):
-            tensors |= {f"pool{i}.{name}": t.contiguous() for name, t in vars(contexts).items()}
+            tensors |= {f"pool{i}.{name}": t.contiguous() for name, t in contexts.tensors().items()}
         return tensors
 
     def load_tensors(self, tensors: dict[str, Tensor]) -> None:
@@ -85,10 +80,6 @@ def histories(trajectory: Trajectory) -> Contexts:
         rewards=trajectory.observed_rewards[:, :-1],
         labels=trajectory.actions,
     )
-
-
-def _cat(pool: list[Contexts]) -> Contexts:
-    return Contexts(*(torch.cat([getattr(c, name) for c in pool]) for name in vars(pool[0])))
 
 
 def _attacker(config: DistillConfig) -> Attacker | None:
