@@ -25,7 +25,8 @@ class EpsilonGreedy:
 
 
 agents = {"AT-DPT": mi.load("at-dpt-bandit-s0"), "eps-greedy": EpsilonGreedy}
-attackers = ["none", "uniform", "raise_worst", "lower_best", "swap", "learned(eps-greedy)"]
+attackers = ["none", "uniform", "raise_worst", "lower_best", "swap", "mirror"]
+attackers += ["learned(eps-greedy)"]
 result = mi.evaluate(
     "bandit", agents, attackers=attackers, eps=0.4, budget=3.0, tasks=50, rounds=10, seed=0
 )

@@ -177,7 +177,11 @@ def train(
     from mithridate.model.weights import load_model
     from mithridate.progress import TrainingProgress
     from mithridate.report.figures import check_figure, training_curves
-    from mithridate.training.adversarial import default_directory, train_adversarially
+    from mithridate.training.adversarial import (
+        VALIDATION,
+        default_directory,
+        train_adversarially,
+    )
     from mithridate.training.loop import Watcher
     from mithridate.training.run_directory import read_log
     from mithridate.training.tensorboard import TensorBoard
@@ -201,7 +205,7 @@ def train(
         return
     metrics = card["metrics"]
     print(f"{weights}")
-    for name in ("clean", "uniform", "raise_worst", "lower_best", "swap"):
+    for name in ("clean", *VALIDATION[1:]):
         print(f"{name:12} {metrics[f'{name}_mean']:6.2f} ± {metrics[f'{name}_ci95']:.2f}")
     print(f"over {metrics['clean_tasks']} fresh tasks (seed {card['seed']})")
 
@@ -285,9 +289,9 @@ def evaluate(
     attackers: Annotated[
         str | None,
         typer.Option(
-            help="Comma-separated: none (default), uniform, raise_worst, lower_best, swap, files "
-            "of `mithridate attack`, or learned(AGENT) and adaptive(AGENT), which train attackers "
-            "now; plain learned or adaptive does that against every agent."
+            help="Comma-separated: none (default), uniform, raise_worst, lower_best, swap, mirror, "
+            "files of `mithridate attack`, or learned(AGENT) and adaptive(AGENT), which train "
+            "attackers now; plain learned or adaptive does that against every agent."
         ),
     ] = None,
     eps: Eps = None,

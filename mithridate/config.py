@@ -213,7 +213,8 @@ class SyntheticConfig(Config):
     clean: Fraction = 0.2
     """Share of them that are left clean."""
     switching: Fraction = 0.0
-    """Share of them whose offsets change on the way, as an adaptive attacker's do."""
+    """Share of them whose offsets change on the way or follow the rewards, as an adaptive
+    attacker's do."""
 
 
 class AdversarialConfig(Config):

@@ -20,7 +20,7 @@ TASKS = 100
 REPLICATIONS = 2
 ROUNDS = 20
 AGENTS = ("AT-DPT=at-dpt-bandit-s*", "DPT=dpt-bandit-s*", "TS=ts", "crUCB=crucb")
-ATTACKERS = ("none", "uniform", "raise_worst", "lower_best", "swap", "learned")
+ATTACKERS = ("none", "uniform", "raise_worst", "lower_best", "swap", "mirror", "learned")
 
 
 def run(out: Path, console: Console) -> None:

@@ -47,6 +47,17 @@ def test_the_cache_equals_the_full_forward(env, width):
     torch.testing.assert_close(seen.spread, spread, atol=1e-6, rtol=1e-5)
 
 
+@pytest.mark.parametrize("tilt", [-2.0, 0.0, 1.0])
+def test_it_begins_with_offsets_along_the_rewards(env, tilt):
+    tasks = env.sample_tasks(20, Rng(0))
+    attacker = lively(make(tilt=tilt), env, tasks, strength=0.0)
+    t = rollout(env, tasks, AGENTS.create("uniform"), attacker, 0.4, rng=Rng(1))
+    centre, seen = tasks.means.mean(), attacker.trace()
+    expected = 3 * (tilt * (t.true_rewards - centre) / 3).tanh()
+    torch.testing.assert_close(seen.mean, expected.clamp(seen.low, seen.high))
+    assert (seen.mean == 0).all() == (tilt == 0)
+
+
 def test_it_reads_the_past_and_the_present_but_not_the_future(env):
     tasks = env.sample_tasks(5, Rng(0))
     attacker = lively(make(), env, tasks)

@@ -46,6 +46,21 @@ def test_structured_attacks_spend_the_budget_on_the_right_arms(env, name, budget
     assert (attacker.cost() <= budget).all()
 
 
+def test_the_mirror_turns_the_order_of_the_arms_around(env):
+    tasks = env.sample_tasks(30, Rng(0))
+    attacker = ATTACKERS.create("mirror", budget=3.0)
+    attacker.reset(env.spec, tasks, Rng(1).streams(tasks.ids))
+    seen = tasks.means + attacker.offsets
+    assert torch.equal(seen.argsort(1), tasks.means.argsort(1).flip(1))
+    torch.testing.assert_close(seen.mean(1), tasks.means.mean(1))
+    torch.testing.assert_close(seen.std(1), tasks.means.std(1))
+    for parameters, length in (({"budget": 0.5}, 0.5), ({"budget": 3.0, "slope": 0.0}, 0.0)):
+        small = ATTACKERS.create("mirror", **parameters)
+        small.reset(env.spec, tasks, Rng(1).streams(tasks.ids))
+        assert (small.cost() <= length).all()
+        assert small.cost().max() >= 0.99 * length
+
+
 def test_contamination_rate_and_separation_of_rewards(env):
     """Poisoned steps show r + offset, the others r; a share eps is poisoned, task by task."""
     env = make_env("bandit", horizon=500)

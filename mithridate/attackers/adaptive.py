@@ -16,6 +16,9 @@ leaves open:
   rest.
 - A round makes several passes over the same trajectories, in small batches; the ratio of a step's
   new to its old density is clipped (as in PPO), because the second pass is no longer on-policy.
+- It begins with a guess: μ = `tilt`·(reward − what an arm yields on average), the slope being a
+  weight like any other. At −2 poisoned rewards are the mirror image of the true ones, which no
+  single step gives away. From nothing, REINFORCE does not find this in hundreds of rounds.
 - The learning rate is two hundred times the paper's 3e-5 by default, for a quarter of its rounds.
 """
 
@@ -30,6 +33,7 @@ from pydantic import model_validator
 from torch import Tensor, nn
 
 from mithridate.attackers.budget import excess, norm
+from mithridate.attackers.offsets import arm_means
 from mithridate.config import (
     Config,
     Fraction,
@@ -57,6 +61,8 @@ class AdaptiveConfig(Config):
     """The largest single mean offset, in budgets."""
     spread_budget: PositiveFloat = 1.0
     """Bound B_σ on the norm over arms of the spreads."""
+    tilt: float = -2.0
+    """The slope of the mean offset in the true reward that it begins with."""
     penalty: NonNegativeFloat = 1.0
     """The price of a norm that would exceed the budget. (The paper's λ = 10 goes with gains that
     are not divided by their standard deviation.)"""
@@ -100,6 +106,8 @@ class AttackModel(nn.Module):
         self.encoder = nn.Linear(n_actions + 3, config.width)
         self.transformer = Transformer(config.model(), positions=horizon)
         self.head = nn.Linear(config.width, 3)
+        self.tilt = nn.Parameter(torch.zeros(2))
+        """Slope and intercept of the mean offset in the true reward, in units of the reach."""
 
     def encode(self, actions: Tensor, inputs: Tensor) -> Tensor:
         """Tokens (..., D) of actions (...) and true reward, spent and limit, (..., 3)."""
@@ -112,26 +120,29 @@ class AttackModel(nn.Module):
 
     def forward(self, actions: Tensor, inputs: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """(B, T) each: means, spreads, values; inputs (B, T, 3)."""
-        return self.read(self.head(self.transformer(self.encode(actions, inputs))))
+        return self.read(self.head(self.transformer(self.encode(actions, inputs))), inputs)
 
     def step(
         self, actions: Tensor, inputs: Tensor, cache: KVCache
     ) -> tuple[Tensor, Tensor, Tensor]:
         """(B,) each: the same for the next step."""
         hidden = self.transformer.step(self.encode(actions, inputs), cache)  # (B, D)
-        return self.read((hidden[:, None] * self.head.weight).sum(2) + self.head.bias)
+        return self.read((hidden[:, None] * self.head.weight).sum(2) + self.head.bias, inputs)
 
-    def read(self, out: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    def read(self, out: Tensor, inputs: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         mean, spread, value = out.unbind(-1)
+        mean = mean + self.tilt[0] * inputs[..., 0] + self.tilt[1]
         return self.reach * mean.tanh(), self.widest * (0.5 + 0.5 * (spread + 1).sigmoid()), value
 
     @torch.no_grad()
-    def initialise(self, generator: torch.Generator) -> None:
+    def initialise(self, generator: torch.Generator, tilt: float, centre: Tensor) -> None:
         self.transformer.initialise(generator)
         self.encoder.weight.normal_(0.0, self.encoder.in_features**-0.5, generator=generator)
         self.head.weight.normal_(0.0, 0.1 * self.head.in_features**-0.5, generator=generator)
         for layer in (self.encoder, self.head):
             layer.bias.zero_()
+        if self.reach > 0:
+            self.tilt.copy_(torch.stack([torch.ones(()), -centre]) * tilt / self.reach)
 
 
 class Trace(NamedTuple):
@@ -164,7 +175,9 @@ class AdaptiveAttacker:
         if self.model is None:
             self._make(spec.n_actions, spec.horizon)
             assert self.model is not None
-            self.model.initialise(Rng(self.config.seed).child("adaptive").torch_generator())
+            generator = Rng(self.config.seed).child("adaptive").torch_generator()
+            centre = arm_means(tasks, "adaptive").mean().cpu()
+            self.model.initialise(generator, self.config.tilt, centre)
         if (known := (self.model.n_actions, len(self.model.transformer.positions))) != (
             spec.n_actions, spec.horizon,
         ):  # fmt: skip

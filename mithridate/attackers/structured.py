@@ -1,4 +1,4 @@
-"""Attacks that need no learning: they know the arms and spend the whole budget at once.
+"""Attacks that need no learning: they know the arms.
 
 A learned attacker is not the strongest one: with the same budget, raising the worst arm hurts
 Thompson sampling more than what REINFORCE finds. So these are part of every robustness figure.
@@ -65,3 +65,27 @@ class Swap(StructuredAttacker):
 
     best = -math.sqrt(0.5)
     worst = math.sqrt(0.5)
+
+
+class MirrorConfig(StructuredConfig):
+    budget: NonNegativeFloat = 3.0
+    """Bound B on the norm of the offsets; seldom all of it is used."""
+    slope: NonNegativeFloat = 2.0
+    """How far the arms are moved, in distances from their average."""
+
+
+@ATTACKERS.register("mirror")
+class Mirror(OffsetAttacker):
+    """Reflects the arms' means at their average: poisoned rewards are what plausible arms would
+    yield, only in the opposite order. It is cheap, and hard on whoever looks for outliers."""
+
+    Config = MirrorConfig
+
+    def __init__(self, config: MirrorConfig | None = None) -> None:
+        super().__init__()
+        self.config = config or MirrorConfig()
+
+    def choose(self, spec: EnvSpec, tasks: Tasks, rng: TaskStreams) -> tuple[Tensor, None]:
+        means = arm_means(tasks, "mirror")
+        offsets = self.config.slope * (means.mean(1, keepdim=True) - means)
+        return project(offsets, self.config.budget), None

@@ -161,7 +161,7 @@ CLASSICAL = (
     Row("crUCB", "crucb(alpha={eps})"),
 )
 ORACLE = Row("posterior oracle", "posterior_oracle")
-STRUCTURED = ("raise_worst", "lower_best", "swap")
+STRUCTURED = ("raise_worst", "lower_best", "swap", "mirror")
 MAIN = ("AT-DPT", "DPT", "TS", "RTS", "UCB1.0", "crUCB")
 
 RECIPES = {

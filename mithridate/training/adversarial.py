@@ -46,7 +46,7 @@ from mithridate.types import Agent, Contexts, Env, Tasks, Trajectory
 
 START = "start"
 """As a target: the model as it was before this training."""
-VALIDATION = ("none", "uniform", "raise_worst", "lower_best", "swap")
+VALIDATION = ("none", "uniform", "raise_worst", "lower_best", "swap", "mirror")
 
 
 class AdversarialTraining:

@@ -60,7 +60,7 @@ def poisoned(
     switching: float = 0.0,
 ) -> Contexts:
     """`contexts` with a share eps (B,) of the rewards corrupted by random offsets and spreads. In a
-    share `switching` of them the offsets change on the way."""
+    share `switching` of them the offsets change on the way, or follow the rewards."""
     offsets = random_offsets(values, budget, rng.child("offsets"))
     draw = rng.child("spreads").generator()
     spreads = np.abs(draw.standard_normal(tuple(values.shape)))
@@ -75,27 +75,44 @@ def poisoned(
     std = torch.from_numpy(spreads.astype(np.float32)).to(device)
     shift = offsets.gather(1, contexts.actions)
     if switching:
-        shift = _switched(shift, contexts.actions, values, budget, switching, rng.child("switch"))
+        shift = _adapted(shift, contexts, values, budget, switching, rng.child("switch"))
     shift = shift + std.gather(1, contexts.actions) * noise
     return replace(contexts, rewards=contexts.rewards + hit * shift)
 
 
-def _switched(
-    shift: Tensor, actions: Tensor, values: Tensor, budget: float, share: float, rng: Rng
+def _adapted(
+    shift: Tensor, contexts: Contexts, values: Tensor, budget: float, share: float, rng: Rng
 ) -> Tensor:
-    """Offsets (B, T) that, in a share of the contexts, are others from one or two moments on: a
-    fresh attack, or, one time in three, none."""
+    """Offsets (B, T) that, in a share of the contexts, are what an adaptive attacker might do:
+    half of the time they follow the rewards from the beginning, and they may be others from one or
+    two moments on: a fresh attack, one that follows the rewards, or none."""
     batch, length = shift.shape
     draw = rng.generator()
     time = torch.arange(length, device=shift.device)
     changes = draw.random(batch) < share
-    for number in range(2):
+    for number in range(3):
         fresh = random_offsets(values, budget, rng.child("offsets", number))
-        quiet = torch.from_numpy(draw.random(batch) < 1 / 3).to(shift.device)
-        fresh = torch.where(quiet[:, None], torch.zeros_like(fresh), fresh)
-        # Early moments are as likely as late ones on a scale of ratios: attackers act early.
-        moment = length * 10 ** (-2 * draw.random(batch))
-        moment = np.where(changes & (draw.random(batch) < (1.0, 0.5)[number]), moment, length)
+        choices = torch.stack(
+            [
+                _following(contexts.rewards, values, budget, draw),
+                fresh.gather(1, contexts.actions),
+                torch.zeros_like(shift),
+            ]
+        )
+        if number == 0:
+            kind, moment = np.zeros(batch, dtype=int), np.zeros(batch)
+        else:
+            # Early moments are as likely as late ones on a scale of ratios: attackers act early.
+            kind, moment = draw.integers(0, 3, batch), length * 10 ** (-2 * draw.random(batch))
+        moment = np.where(changes & (draw.random(batch) < 0.5), moment, length)
         later = time >= torch.from_numpy(moment).to(shift.device)[:, None]
-        shift = torch.where(later, fresh.gather(1, actions), shift)
+        shift = torch.where(later, choices[torch.from_numpy(kind), torch.arange(batch)], shift)
     return shift
+
+
+def _following(rewards: Tensor, values: Tensor, budget: float, draw: np.random.Generator) -> Tensor:
+    """(B, T): offsets that pull rewards towards, and beyond, a value near the arms' average."""
+    slope, offset = draw.random((2, len(values), 1), dtype=np.float32)
+    centre = values.mean(1, keepdim=True) + torch.from_numpy(offset - 0.5).to(values.device)
+    strength = torch.from_numpy(0.5 + 3.5 * slope).to(values.device)
+    return (strength * (centre - rewards)).clamp(-budget, budget)
