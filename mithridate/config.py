@@ -194,7 +194,8 @@ class ThreatConfig(Config):
     episodes."""
     target: str | None = None
     """Whom these attackers learn to hurt: an agent ({eps} in it stands for the share of poisoned
-    steps), start for the model as it was at the start, null for the model in training."""
+    steps), start for the model as it was at the start, rival for the run's `rival`, null for the
+    model in training."""
     share: PositiveFloat = 1.0
     """Weight of this part among all threats."""
     eps: Fraction | None = None
@@ -225,6 +226,10 @@ class AdversarialConfig(Config):
     start: str
     """The pretrained model: a shipped name, a run's directory or a .safetensors file."""
     start_sha256: str | None = None
+    """Fingerprint of its weights; filled in when the run begins."""
+    rival: str | None = None
+    """Another model, which threats may have as their target (rival)."""
+    rival_sha256: str | None = None
     """Fingerprint of its weights; filled in when the run begins."""
     seed: NonNegative = 0
     """Root of every random stream of the run."""

@@ -16,6 +16,7 @@ from mithridate.config import AdversarialConfig, AttackConfig, parse, resolve
 from mithridate.envs import make_env
 from mithridate.errors import TrainingDiverged, UserError
 from mithridate.evaluation.crossplay import evaluate
+from mithridate.model.weights import load_model, save_model, tensors_sha256
 from mithridate.registry import AGENTS, ATTACKERS
 from mithridate.rng import Rng
 from mithridate.rollout import rollout
@@ -23,6 +24,7 @@ from mithridate.training.adversarial import (
     AdversarialTraining,
     contexts_of,
     train_adversarially,
+    with_fingerprint,
 )
 from mithridate.training.attack import AttackTraining, LearnedAttack, attack
 from mithridate.training.run_directory import read_log
@@ -161,6 +163,26 @@ def test_attackers_may_chase_the_start(smoke_model):
     trainee.step(2)
     weights = zip(trainee.model.parameters(), start.model.parameters(), strict=True)
     assert any(not torch.equal(a, b) for a, b in weights), "the start stays as it was"
+
+
+def test_attackers_may_chase_a_rival(smoke_model, tmp_path):
+    threats = f"threats={json.dumps([{'target': 'rival'}, {'attacker': 'none'}])}"
+    with pytest.raises(UserError, match="the target is rival, but there is none"):
+        train_adversarially(smoke(smoke_model, threats), tmp_path / "run")
+    rival = tmp_path / "rival.safetensors"
+    model, card = load_model(smoke_model)
+    with torch.no_grad():
+        model.head.bias += 1.0
+    save_model(rival, model, card)
+    config = with_fingerprint(smoke(smoke_model, threats, f"rival={rival}"))
+    assert config.rival_sha256 == tensors_sha256(model.state_dict()) != config.start_sha256
+    trainee = AdversarialTraining(config)
+    torch.testing.assert_close(trainee.targets[0].model.head.bias, model.head.bias)
+    with torch.no_grad():
+        model.head.bias += 1.0
+    save_model(rival, model, card)
+    with pytest.raises(UserError, match="rival .* is not the model this run began with"):
+        AdversarialTraining(config)
 
 
 def test_attackers_learn_from_the_rollout_they_lived_through(smoke_model, monkeypatch):

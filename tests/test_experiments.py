@@ -336,6 +336,8 @@ def test_shipped_models_stand_in_only_for_the_same_training(tmp_path, monkeypatc
     for suffix in (".safetensors", ".json"):
         shutil.copy(find("dpt-bandit-s1").with_suffix(suffix), elsewhere / f"model{suffix}")
     assert not _copy_shipped(trained, work, {"start": Artifact("x", elsewhere, {})})
+    both = {"start": store.get(shipped.name), "rival": store.get(shipped.name)}
+    assert not _copy_shipped(trained, work, both), "trained without a rival"
 
 
 def test_who_was_taken_for_dead_publishes_nothing(tmp_path, monkeypatch):

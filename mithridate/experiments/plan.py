@@ -30,8 +30,8 @@ from mithridate.experiments.recipes import MODELS, Level, Model, Recipe, Row
 from mithridate.experiments.stages import Stage, in_order
 
 OWNED = (
-    "env", "seed", "eps", "budget", "start", "start_sha256", "target", "target_sha256", "attackers",
-    "replications", "cell", "source", "source_sha256",
+    "env", "seed", "eps", "budget", "start", "start_sha256", "rival", "rival_sha256", "target",
+    "target_sha256", "attackers", "replications", "cell", "source", "source_sha256",
 )  # fmt: skip
 """Settings that follow from the recipe, the replication and the level."""
 STAGES: dict[str, type[Config]] = {
@@ -158,10 +158,15 @@ class _Builder:
             return Stage(
                 "distill", f"distill {agent} {number}", self._config("distill", **settings)
             )
-        config = self._config("train", start="(input)", **settings)
-        start = self.model("dpt", level, replication)
-        at = Level(config["eps"], config["budget"])
-        return Stage("train", f"train {agent} {number}, {at}", config, {"start": start})
+        inputs = {"start": self.model("dpt", level, replication)}
+        at = Level(settings["eps"], settings["budget"])
+        if (rival := self._rival(model)) is not None:
+            inputs["rival"] = self.model(rival, at, replication)
+        config = self._config("train", **dict.fromkeys(inputs, "(input)"), **settings)
+        return Stage("train", f"train {agent} {number}, {at}", config, inputs)
+
+    def _rival(self, model: Model) -> str | None:
+        return None if self.preset == "paper" and model.paper is not None else model.rival
 
     def _settings(self, model: Model) -> Mapping[str, Any]:
         if self.preset == "paper" and model.paper is not None:

@@ -23,14 +23,25 @@ class Model:
 
     kind: Literal["pretrain", "distill", "train"]
     settings: Mapping[str, Any] = field(default_factory=dict)
+    rival: str | None = None
+    """The model, of the same level and replication, that threats call rival."""
     paper: Mapping[str, Any] | None = None
-    """What differs instead in the paper preset."""
+    """What differs instead in the paper preset; no rival there."""
 
 
 CLEAN = {"attacker": "none", "share": 0.2}
+SLOW = "learning_rate=0.002,passes=4"
+"""Of an adaptive attacker that the model can keep up with."""
 ADAPTIVE: dict[str, Any] = {
-    "threats": [{"attacker": "adaptive", "share": 0.8}, CLEAN],
-    "synthetic": {"switching": 0.5},
+    "threats": [
+        {"attacker": f"adaptive({SLOW})", "share": 0.35},
+        {"attacker": f"adaptive({SLOW},tilt=0)", "share": 0.15},
+        {"attacker": "adaptive(passes=4)", "target": "crucb(alpha={eps})", "share": 0.15},
+        {"attacker": "adaptive(passes=4)", "target": "rival", "share": 0.15},
+        CLEAN,
+    ],
+    "synthetic": {"rounds": 50, "share": 0.4, "switching": 0.7},
+    "rounds": 110,
 }
 PAPER_ADAPTIVE: dict[str, Any] = {
     "threats": [{"attacker": "adaptive(learning_rate=3e-5)"}],
@@ -50,7 +61,7 @@ MODELS: dict[str, Model] = {
         paper={"threats": [{"attacker": "uniform"}]},
     ),
     "at-dpt-b1": Model("train", {"budget": 1.0}),
-    "at-dpt-adaptive": Model("train", ADAPTIVE, paper=PAPER_ADAPTIVE),
+    "at-dpt-adaptive": Model("train", ADAPTIVE, rival="at-dpt", paper=PAPER_ADAPTIVE),
     "at-dpt-mixture": Model(
         "train",
         {
@@ -74,6 +85,7 @@ MODELS: dict[str, Model] = {
     "at-dpt-adaptive-fixed": Model(
         "train",
         {**ADAPTIVE, "eps": 0.4, "budget": 3.0},
+        rival="at-dpt",
         paper={**PAPER_ADAPTIVE, "eps": 0.4, "budget": 3.0},
     ),
     "ad-ts": Model("distill", {"source": "ts"}),

@@ -156,8 +156,8 @@ def _distill(stage: Stage, work: Path, inputs: dict[str, Artifact]) -> None:
 
 
 def _train(stage: Stage, work: Path, inputs: dict[str, Artifact]) -> None:
-    start = str(inputs["start"].path / "model.safetensors")
-    train_adversarially(parse(AdversarialConfig, {**stage.config, "start": start}), work / "run")
+    models = {role: str(inputs[role].path / "model.safetensors") for role in inputs}
+    train_adversarially(parse(AdversarialConfig, {**stage.config, **models}), work / "run")
     _keep(work, "model.safetensors", "model.json", "log.jsonl")
 
 
@@ -221,21 +221,24 @@ SHIPPED: dict[str, tuple[str, type[Config]]] = {
 
 def _copy_shipped(stage: Stage, work: Path, inputs: dict[str, Artifact]) -> bool:
     """If a shipped model is what this training would give, take it: the same configuration, the
-    same version of the code and, for adversarial training, the same weights to start from."""
+    same version of the code and, for adversarial training, the same weights to start from (and
+    of the rival)."""
     if stage.kind not in SHIPPED:
         return False
     card_kind, kind = SHIPPED[stage.kind]
+    weights = {
+        role: tensors_sha256(load_model(artifact.path / "model.safetensors")[0].state_dict())
+        for role, artifact in inputs.items()
+    }
     for name in zoo_names():
         card = load_model(name)[1]
         trained_by = card.get("stage_version", 1)
         if (card["kind"], trained_by) != (card_kind, versions.STAGES[stage.kind]):
             continue
         training = parse(kind, card["training"]).to_json()  # fields that are new get their defaults
-        if stage.kind == "train":
-            start = load_model(inputs["start"].path / "model.safetensors")[0]
-            if training["start_sha256"] != tensors_sha256(start.state_dict()):
-                continue
-        if _without_start(training) == _without_start(stage.config):
+        if any(training[f"{role}_sha256"] != sha for role, sha in weights.items()):
+            continue
+        if _without_models(training) == _without_models(stage.config):
             path = find(name)
             shutil.copyfile(path, work / OUT / "model.safetensors")
             shutil.copyfile(path.with_suffix(".json"), work / OUT / "model.json")
@@ -246,5 +249,6 @@ def _copy_shipped(stage: Stage, work: Path, inputs: dict[str, Artifact]) -> bool
     return False
 
 
-def _without_start(config: dict[str, Any]) -> dict[str, Any]:
-    return {k: v for k, v in config.items() if k not in ("start", "start_sha256")}
+def _without_models(config: dict[str, Any]) -> dict[str, Any]:
+    paths = ("start", "start_sha256", "rival", "rival_sha256")
+    return {k: v for k, v in config.items() if k not in paths}

@@ -44,8 +44,8 @@ from mithridate.training.run_directory import part
 from mithridate.training.synthetic import poisoned
 from mithridate.types import Agent, Contexts, Env, Tasks, Trajectory
 
-START = "start"
-"""As a target: the model as it was before this training."""
+START, RIVAL = "start", "rival"
+"""As targets: the model as it was before this training, and `config.rival`."""
 VALIDATION = ("none", "uniform", "raise_worst", "lower_best", "swap", "mirror")
 
 
@@ -58,8 +58,10 @@ class AdversarialTraining:
         self.env = env_of(config.env)
         self.model, _ = load_model(config.start)
         self.start = load(config.start)
-        if config.start_sha256 not in (None, tensors_sha256(self.model.state_dict())):
-            raise UserError(f"start '{config.start}' is not the model this run began with")
+        for name in (START, RIVAL):
+            before = getattr(config, f"{name}_sha256")
+            if before not in (None, _sha256(source := getattr(config, name))):
+                raise UserError(f"{name} '{source}' is not the model this run began with")
         self.rounds = config.synthetic.rounds + config.rounds
         self.optimiser = Optimiser(self.model, config.optimiser, self.rounds * config.iterations)
         self.loss_limit = config.explosion_factor * math.log(max(2, self.env.spec.n_actions))
@@ -266,6 +268,11 @@ def _targets(config: AdversarialConfig, env: Env, start: InContextAgent) -> list
             found.append(None)
         elif threat.target == START:
             found.append(start)
+        elif threat.target == RIVAL:
+            if config.rival is None:
+                raise UserError("threats: the target is rival, but there is none: set it")
+            found.append(load(config.rival))
+            found[-1].check(env.spec)  # type: ignore[union-attr]
         else:
             eps = _or(threat.eps, config.eps)
             name, agent = make_agent(threat.target.replace("{eps}", f"{eps:g}"))
@@ -305,7 +312,7 @@ def train_adversarially(
 
 
 def with_fingerprint(config: AdversarialConfig) -> AdversarialConfig:
-    """The configuration, bound to the weights that its start has now."""
+    """The configuration, bound to the weights that its start and its rival have now."""
     model, _ = load_model(config.start)
     env: Env = env_of(config.env)
     if model.n_actions != env.spec.n_actions or model.context_length < env.spec.horizon:
@@ -316,7 +323,12 @@ def with_fingerprint(config: AdversarialConfig) -> AdversarialConfig:
         )
     # What is wrong is found before anything is made.
     _population(config), _targets(config, env, load(config.start))
-    return config.model_copy(update={"start_sha256": tensors_sha256(model.state_dict())})
+    found = {f"{name}_sha256": _sha256(getattr(config, name)) for name in (START, RIVAL)}
+    return config.model_copy(update=found)
+
+
+def _sha256(source: str | None) -> str | None:
+    return None if source is None else tensors_sha256(load_model(source)[0].state_dict())
 
 
 def default_directory(config: AdversarialConfig) -> Path:
