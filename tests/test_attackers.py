@@ -54,6 +54,12 @@ def test_the_mirror_turns_the_order_of_the_arms_around(env):
     assert torch.equal(seen.argsort(1), tasks.means.argsort(1).flip(1))
     torch.testing.assert_close(seen.mean(1), tasks.means.mean(1))
     torch.testing.assert_close(seen.std(1), tasks.means.std(1))
+    for budget in (3.0, 0.5):
+        some = ATTACKERS.create("mirror", budget=budget)
+        some.reset(env.spec, tasks, Rng(1).streams(tasks.ids))
+        torch.testing.assert_close(
+            torch.stack([some.rule(tasks.means[i])[i] for i in range(30)]), some.offsets
+        )
     for parameters, length in (({"budget": 0.5}, 0.5), ({"budget": 3.0, "slope": 0.0}, 0.0)):
         small = ATTACKERS.create("mirror", **parameters)
         small.reset(env.spec, tasks, Rng(1).streams(tasks.ids))

@@ -146,6 +146,18 @@ def test_knowing_the_attack_is_as_good_as_none(attacker):
     assert known["ts"][0] > 2 * known["posterior_oracle"][0]
 
 
+def test_knowing_the_rule_is_less_than_knowing_the_offsets():
+    settings = {"tasks": 100, "seed": 0, "threads": 1, "eps": 0.4}
+    env = make_env("bandit", horizon=200)
+    agents = {"offsets": "posterior_oracle", "rule": "posterior_oracle(knows=rule)", "ts": "ts"}
+    known = evaluate(env, agents, attackers="mirror", **settings).summary()
+    assert 1.5 * known["offsets"][0] < known["rule"][0] < known["ts"][0]
+    clean = evaluate(env, agents, **settings).summary()
+    assert clean["offsets"] == clean["rule"]
+    with pytest.raises(UserError, match="has no rule"):
+        evaluate(env, agents, attackers="swap", **settings)
+
+
 def test_the_oracle_says_what_it_cannot_know():
     class Unknown:
         def reset(self, spec, tasks, rng):

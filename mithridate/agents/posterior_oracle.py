@@ -2,11 +2,16 @@
 
 For an arm with mean μ, a reward is seen with density (1 − ε)·N(μ, s²) + ε·N(μ + φ, s² + σ²). The
 posterior of each arm's mean over a grid on [0, 1] is exact; the arm is chosen by sampling from it.
+
+Offsets that are made from the arms' means (`mirror`) give them away to whoever knows them. With
+`knows=rule` it knows how they are made, but not the offsets: what can be learned at all from
+rewards poisoned like this.
 """
 
 from __future__ import annotations
 
 import math
+from typing import Literal
 
 import torch
 from torch import Tensor
@@ -21,6 +26,8 @@ from mithridate.types import EnvSpec, Observation, Secrets
 class PosteriorOracleConfig(Config):
     grid: Positive = 101
     """Values of the mean that are told apart."""
+    knows: Literal["offsets", "rule"] = "offsets"
+    """What of the attack: its offsets, or how they follow from the arms' means."""
 
 
 @AGENTS.register("posterior_oracle")
@@ -68,7 +75,12 @@ class PosteriorOracle:
         offsets: Tensor | None = getattr(attacker, "offsets", None)
         if offsets is None:
             raise UserError(f"posterior_oracle does not know {type(attacker).__name__}'s attacks")
-        shift = offsets[self._rows, actions][:, None]
+        if self.config.knows == "rule":
+            if not hasattr(attacker, "rule"):
+                raise UserError("posterior_oracle(knows=rule): this attack has no rule; see mirror")
+            shift = attacker.rule(self._grid)
+        else:
+            shift = offsets[self._rows, actions][:, None]
         spreads: Tensor | None = getattr(attacker, "spreads", None)
         variance = torch.full_like(shift, self._noise**2)
         if spreads is not None:

@@ -12,7 +12,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from mithridate.attackers.budget import project
+from mithridate.attackers.budget import norm, project
 from mithridate.attackers.offsets import OffsetAttacker, arm_means
 from mithridate.config import Config, NonNegativeFloat
 from mithridate.registry import ATTACKERS
@@ -87,5 +87,13 @@ class Mirror(OffsetAttacker):
 
     def choose(self, spec: EnvSpec, tasks: Tasks, rng: TaskStreams) -> tuple[Tensor, None]:
         means = arm_means(tasks, "mirror")
-        offsets = self.config.slope * (means.mean(1, keepdim=True) - means)
-        return project(offsets, self.config.budget), None
+        self._centre = means.mean(1, keepdim=True)  # (B, 1)
+        wanted = self.config.slope * (self._centre - means)
+        offsets = project(wanted, self.config.budget)
+        length = norm(wanted).clamp(min=1e-30)
+        self._slope = self.config.slope * (norm(offsets) / length)[:, None]
+        return offsets, None
+
+    def rule(self, means: Tensor) -> Tensor:
+        """(B, G): the offset that an arm with each of these means (G,) would have."""
+        return self._slope * (self._centre - means)
