@@ -334,7 +334,7 @@ class EvaluateConfig(Config):
     """Bound on the norm of the attack (none: unused)."""
     rounds: Positive = 20
     """Rounds of training for attackers that are learned(TARGET)."""
-    adaptive_rounds: Positive = 100
+    adaptive_rounds: Positive = 40
     """Rounds of training for attackers that are adaptive(TARGET)."""
     block: Positive = 250
     """Tasks rolled out at once; changes memory and speed, never the result."""

@@ -226,6 +226,9 @@ def test_paper_values_are_found_under_both_names_and_only_where_they_belong():
     assert paper_value(env, "TS", "adaptive(TS)", **adaptive)[0] == 104.2
     assert paper_value(env, "TS", "learned(TS)", **adaptive)[0] == 94.3
     assert paper_value(env, "TS", "adaptive(TS)", **at) is None
+    main = {**at, "table": "bandit_adaptive_main"}
+    assert paper_value(env, "AT-DPT (A)", "adaptive(AT-DPT (A))", **main)[0] == 37.1
+    assert paper_value(env, "UCB1.0", "adaptive(TS)", **main)[0] == 103.9
     assert paper_value(env, "ts", "none", eps=0.4, budget=2.0) is None
     assert paper_value(make_env("bandit", arms=4).config, "ts", "none", **at) is None
 

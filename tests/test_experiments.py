@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import time
+from dataclasses import replace
 
 import pytest
 
@@ -58,7 +59,7 @@ def test_the_main_recipe_is_the_papers_table():
     planned = plan(MAIN, "laptop")
     kinds = [stage.kind for stage in planned.stages()]
     assert {k: kinds.count(k) for k in set(kinds)} == {
-        "pretrain": 3, "train": 3, "attack": 18, "evaluate": 7 * 11 * 3,
+        "pretrain": 3, "train": 3, "attack": 18, "evaluate": 7 * 12 * 3,
     }  # fmt: skip
     for cell in planned.cells:
         if "attack" in cell.inputs:
@@ -144,6 +145,35 @@ def test_what_a_level_means_for_each_stage():
     assert {s.config["eps"] for s in full.stages() if s.kind == "train"} == {0.1, 0.2, 0.4}
 
 
+def test_a_rival_is_of_the_same_level_and_replication():
+    planned = plan(RECIPES["bandit_adaptive_full"], "laptop", 2)
+    trained = [s for s in planned.stages() if "rival" in s.inputs]
+    assert len(trained) == 6
+    for stage in trained:
+        rival = stage.inputs["rival"]
+        assert {k: rival.config[k] for k in ("eps", "budget", "seed")} == {
+            k: stage.config[k] for k in ("eps", "budget", "seed")
+        }
+        assert rival.inputs == {"start": stage.inputs["start"]}
+        assert stage.config["rival"] == "(input)" and rival.config["rival"] is None
+    paper = plan(RECIPES["bandit_adaptive_full"], "paper", 1)
+    assert not [s for s in paper.stages() if "rival" in s.inputs]
+
+
+def test_a_recipe_may_have_adaptive_attackers_at_some_levels_only():
+    mixture = RECIPES["bandit_mixture"]
+    low, _, high = (mixture.columns(level) for level in mixture.levels)
+    assert low == [c for c in high if not c.startswith("adaptive")] != high
+
+
+def test_what_the_paper_does_not_have_is_compared_with_nothing(finished, monkeypatch):
+    """Without a table, not even cells that another table of the paper has."""
+    monkeypatch.setattr("mithridate.report.paper.is_the_papers", lambda env: True)
+    assert any(c.paper for s in summarise(finished) for t in s.tables for c in t.cells())
+    monkeypatch.setitem(RECIPES, MAIN.name, replace(MAIN, table=None))
+    assert not any(c.paper for s in summarise(finished) for t in s.tables for c in t.cells())
+
+
 TINY = Recipe(
     name="tiny", title="Every kind of stage", environment="bandit",
     rows=(
@@ -197,7 +227,7 @@ def test_a_second_run_computes_nothing(finished):
 
 def test_records_are_complete_and_honest(finished):
     records = records_of(finished.root)
-    assert len(records) == 7 * 11
+    assert len(records) == 7 * 12
     assert all(r["norm"] <= r["budget"] * (1 + 1e-6) for r in records)
     targets = {r["target"] for r in records if r["attacker"] == "gaussian"}
     assert targets == set(MAIN.targets)

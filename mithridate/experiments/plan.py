@@ -95,7 +95,7 @@ def plan(
     cells = tuple(
         build.cell(row, column, level, r, count)
         for level in recipe.levels
-        for column in recipe.columns()
+        for column in recipe.columns(level)
         for row, r in recipe.victims(level, preset, count)
     )
     trainings = tuple(

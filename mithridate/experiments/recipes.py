@@ -140,6 +140,8 @@ class Recipe:
     """Labels of the rows that attackers are trained against."""
     adaptive: tuple[str, ...] = ()
     """Labels of the rows that adaptive attackers are trained against."""
+    adaptive_at: tuple[float, ...] | None = None
+    """The contamination levels of these columns; all, if it is None."""
     table: str | None = None
     """The paper's table that this answers."""
     figure: str | None = None
@@ -164,9 +166,12 @@ class Recipe:
                 elif level == self.levels[-1]:
                     yield row, 0
 
-    def columns(self) -> list[str]:
-        learned = [f"learned({target})" for target in self.targets]
-        return [*self.static, *learned, *(f"adaptive({target})" for target in self.adaptive)]
+    def columns(self, level: Level) -> list[str]:
+        """The attackers that everybody meets at a level."""
+        columns = [*self.static, *(f"learned({target})" for target in self.targets)]
+        if self.adaptive_at is None or level.eps in self.adaptive_at:
+            columns += [f"adaptive({target})" for target in self.adaptive]
+        return columns
 
 
 AT_DPT = Row("AT-DPT", "at-dpt")
@@ -249,23 +254,29 @@ RECIPES = {
             levels=tuple(Level(budget=b) for b in (1.0, 3.0, 5.0)),
             replications={"smoke": 2, "laptop": 1, "paper": 10},
         ),
-        Recipe(
-            name="bandit_adaptive",
-            title="Bandit: adaptive and non-adaptive attackers",
-            environment="bandit",
-            rows=(
-                Row("AT-DPT (A)", "at-dpt-adaptive"),
-                Row("AT-DPT (n-A)", "at-dpt"),
-                DPT,
-                *CLASSICAL,
-                ORACLE,
-            ),
-            static=("none", "uniform", *STRUCTURED),
-            targets=("AT-DPT (n-A)", "TS"),
-            adaptive=("AT-DPT (A)", "AT-DPT (n-A)", "TS"),
-            table="bandit_adaptive_full",
-            levels=tuple(Level(eps) for eps in (0.1, 0.2, 0.4)),
-            replications={"smoke": 2, "laptop": 1, "paper": 10},
+        *(
+            Recipe(
+                name=name,
+                title=f"Bandit: adaptive and non-adaptive attackers{where}",
+                environment="bandit",
+                rows=(
+                    Row("AT-DPT (A)", "at-dpt-adaptive"),
+                    Row("AT-DPT (n-A)", "at-dpt"),
+                    DPT,
+                    *CLASSICAL,
+                    ORACLE,
+                ),
+                static=("none", "uniform", *STRUCTURED),
+                targets=("AT-DPT (n-A)", "TS"),
+                adaptive=("AT-DPT (A)", "AT-DPT (n-A)", "TS"),
+                table=table,
+                levels=tuple(Level(eps) for eps in levels),
+                replications={"smoke": 2, "laptop": 1, "paper": 10},
+            )
+            for name, where, table, levels in (
+                ("bandit_adaptive", ", eps = 0.4", "bandit_adaptive_main", (0.4,)),
+                ("bandit_adaptive_full", "", "bandit_adaptive_full", (0.1, 0.2, 0.4)),
+            )
         ),
         Recipe(
             name="bandit_mixture",
@@ -282,6 +293,7 @@ RECIPES = {
             static=("none", "uniform", *STRUCTURED),
             targets=("AT-DPT (mixture)", "AT-DPT", "AT-DPT (A)", "DPT", "TS"),
             adaptive=("AT-DPT (mixture)", "AT-DPT", "AT-DPT (A)"),
+            adaptive_at=(0.4,),
             levels=tuple(Level(eps) for eps in (0.1, 0.2, 0.4)),
             replications={"smoke": 2, "laptop": 1, "paper": 10},
         ),

@@ -169,7 +169,7 @@ def _table(
     cells = Cells(here, metric.better)
     # The order of the paper: adaptive and learned attackers, random, structured, clean.
     order = sorted(
-        recipe.columns(),
+        recipe.columns(level),
         key=lambda c: (c == "none", "adaptive" not in c, "learned" not in c, c != "uniform"),
     )
     rows = [
