@@ -12,7 +12,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from mithridate.commands import experiments
+from mithridate.commands import experiments, picture
 from mithridate.commands.options import (
     Budget,
     EnvName,
@@ -174,14 +174,12 @@ def train(
     result.
     """
     from mithridate.config import AdversarialConfig, resolve
+    from mithridate.envs import env_of
     from mithridate.model.weights import load_model
     from mithridate.progress import TrainingProgress
+    from mithridate.registry import ENVS
     from mithridate.report.figures import check_figure, training_curves
-    from mithridate.training.adversarial import (
-        VALIDATION,
-        default_directory,
-        train_adversarially,
-    )
+    from mithridate.training.adversarial import default_directory, train_adversarially
     from mithridate.training.loop import Watcher
     from mithridate.training.run_directory import read_log
     from mithridate.training.tensorboard import TensorBoard
@@ -198,14 +196,15 @@ def train(
         weights = train_adversarially(config, directory, [progress, *watchers])
     if figure is not None:
         title = f"{env}, adversarial training, ε = {config.eps:g}, B = {config.budget:g}"
-        training_curves(read_log(directory / "log.jsonl"), figure, title)
+        log = read_log(directory / "log.jsonl")
+        training_curves(log, figure, title, env_of(config.env).spec.metric.name)
     card = load_model(weights)[1]
     if as_json:
         print_json({"weights": str(weights), "card": card})
         return
     metrics = card["metrics"]
     print(f"{weights}")
-    for name in ("clean", *VALIDATION[1:]):
+    for name in ("clean", *ENVS.get(env).attacks):
         print(f"{name:12} {metrics[f'{name}_mean']:6.2f} ± {metrics[f'{name}_ci95']:.2f}")
     print(f"over {metrics['clean_tasks']} fresh tasks (seed {card['seed']})")
 
@@ -237,6 +236,7 @@ def attack(
 ) -> None:
     """Train attackers against an agent, which they see only from outside."""
     from mithridate.config import AttackConfig, resolve
+    from mithridate.envs import env_of
     from mithridate.progress import TrainingProgress
     from mithridate.report.figures import check_figure, training_curves
     from mithridate.training.attack import LearnedAttack, default_directory, with_fingerprint
@@ -256,7 +256,7 @@ def attack(
     log = [line for line in read_log(directory / "log.jsonl") if "score_mean" in line]
     if figure is not None:
         title = f"{env}, attackers against {target}, ε = {config.eps:g}, B = {config.budget:g}"
-        training_curves(log, figure, title)
+        training_curves(log, figure, title, env_of(config.env).spec.metric.name)
     if as_json:
         print_json({"attackers": str(learned.path), "metrics": learned.metrics, "rounds": log})
         return
@@ -328,7 +328,8 @@ def evaluate(
             config, victims, lambda label, r: [progress.another(f"attack {label} #{r + 1}")]
         )
     blocks = -(-config.tasks // config.block)
-    total = len(victims) * len(columns) * config.replications * blocks * config.env.horizon
+    episodes = sum(v.episodes() for v in victims)
+    total = episodes * len(columns) * config.replications * blocks * config.env.horizon
     with counting(f"evaluate {env}", total) as on_step:
         evaluation = evaluate_config(config, names, columns=columns, on_step=on_step)
     if figure is not None:
@@ -393,6 +394,7 @@ def bench(
             Console().print(table)
 
 
+picture.add_to(app)
 experiments.add_to(app)
 
 

@@ -205,7 +205,8 @@ class ThreatConfig(Config):
 
 
 class SyntheticConfig(Config):
-    """Contexts that are poisoned at random, without an attacker (training/synthetic.py)."""
+    """Contexts that are poisoned at random, without an attacker (the environment's
+    `poison_contexts`)."""
 
     rounds: NonNegative = 90
     """Rounds at the beginning that learn from these alone."""

@@ -44,6 +44,7 @@ class TrainingProgress:
 
     SHOWN: ClassVar[dict[str, tuple[str, int]]] = {
         "loss": ("loss", 3), "score_mean": ("target", 1), "score_0_gaussian": ("under attack", 1),
+        "score_0_adaptive": ("under attack", 1), "score_0_tabular": ("under attack", 1),
         "norm_max": ("norm", 2),
     }  # fmt: skip
 

@@ -33,16 +33,15 @@ def rollout(
     *,
     rng: Rng,
     episodes: int = 1,
+    record_learning: bool = False,
     on_step: Callable[[], None] | None = None,
 ) -> Trajectory:
     """Let `agent` act in every task; each reward is replaced with probability `eps` (a number, or
     one for each task) by the attacker's. Only the last `episodes` episodes are recorded; an agent
-    with `learning_episodes` lives through those first. `on_step` is called after every step.
+    with `learning_episodes` lives through those first; `record_learning` keeps them too. `on_step`
+    is called after every step.
     """
     spec, batch, device = env.spec, len(tasks), tasks.device
-    noise = rng.child("noise").streams(tasks.ids, device)
-    contamination = rng.child("contamination").streams(tasks.ids, device)
-
     secrets = Secrets(env, tasks, eps, attacker)
     if hasattr(agent, "reveal"):
         agent.reveal(secrets)
@@ -50,9 +49,15 @@ def rollout(
     if attacker is not None:
         attacker.reset(spec, tasks, rng.child("attacker").streams(tasks.ids, device))
 
-    record = _Recorder(batch, episodes, spec.horizon, device)
     learning: int = getattr(agent, "learning_episodes", 0)
+    first = -learning if record_learning else 0
+    record = _Recorder(batch, first, episodes - first, spec.horizon, device)
     for episode in range(-learning, episodes):
+        if episode in (-learning, 0):
+            # Learning has luck of its own, so that in what is measured all agents have the same.
+            luck = rng.child("learning") if episode < 0 else rng
+            noise = luck.child("noise").streams(tasks.ids, device)
+            contamination = luck.child("contamination").streams(tasks.ids, device)
         state = env.reset(tasks)
         obs = env.observe(state)
         record.begin(episode, obs)
@@ -78,7 +83,7 @@ def rollout(
             if on_step is not None:
                 on_step()
         getattr(agent, "end_episode", _nothing)()
-    return record.trajectory()
+    return record.trajectory(env.optimal_action(tasks, state))
 
 
 def _nothing() -> None:
@@ -105,10 +110,12 @@ def _checked(actions: Any, spec: EnvSpec, batch: int, agent: Agent) -> Tensor:
 
 
 class _Recorder:
-    """Pre-allocated storage for a Trajectory. Negative episodes (learning) are not kept."""
+    """Pre-allocated storage for a Trajectory. Episodes before the `first` are not kept."""
 
-    def __init__(self, batch: int, episodes: int, horizon: int, device: torch.device) -> None:
-        self._horizon = horizon
+    def __init__(
+        self, batch: int, first: int, episodes: int, horizon: int, device: torch.device
+    ) -> None:
+        self._first, self._horizon = first, horizon
         shape = (episodes * horizon, batch)  # a step is a row, and written at once
         types = {
             "actions": torch.int64,
@@ -124,19 +131,19 @@ class _Recorder:
         self._observations: list[list[Observation]] = []
 
     def begin(self, episode: int, obs: Observation) -> None:
-        if episode >= 0:
+        if episode >= self._first:
             self._observations.append([obs])
 
     def step(self, episode: int, t: int, next_obs: Observation, **values: Tensor) -> None:
-        if episode < 0:
+        if episode < self._first:
             return
         self._observations[-1].append(next_obs)
         for name, value in values.items():
-            self._fields[name][episode * self._horizon + t] = value
+            self._fields[name][(episode - self._first) * self._horizon + t] = value
 
-    def trajectory(self) -> Trajectory:
+    def trajectory(self, optimal_after: Tensor) -> Trajectory:
         by_task = {name: field.T.contiguous() for name, field in self._fields.items()}  # (B, T)
-        return Trajectory(observations=self._stacked(), **by_task)
+        return Trajectory(observations=self._stacked(), optimal_after=optimal_after, **by_task)
 
     def _stacked(self) -> Observation:
         """(B, E, horizon + 1, ...)"""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
-from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol, TypeVar
 
 import torch
 from torch import Tensor
@@ -44,6 +44,8 @@ class EnvSpec:
     metric: Metric
     observation: tuple[int, ...] | Mapping[str, tuple[int, ...]] | None = None
     """Shape without the batch axis; None if there is nothing to observe."""
+    n_states: int | None = None
+    """If observations are the numbers of states, 0 … n_states − 1: how many there are."""
     noise_size: int = 0
     """Standard normal numbers that one `step` consumes per task."""
 
@@ -88,23 +90,39 @@ class Contexts:
     """(B, T) float32, as the agent would observe them."""
     labels: Tensor
     """(B, T + 1) int64: the action to predict after each prefix, the empty one included."""
+    states: Tensor | None = None
+    """(B, T): where each action was taken, if there are states."""
+    next_states: Tensor | None = None
+    """(B, T): where it led."""
+    queries: Tensor | None = None
+    """(B, T + 1): the state that each label is for."""
+
+    def tensors(self) -> dict[str, Tensor]:
+        """The fields that there are."""
+        return {f.name: t for f in fields(self) if (t := getattr(self, f.name)) is not None}
 
     def select(self, rows: Tensor | slice, length: int) -> Contexts:
         """Some of the contexts, and of each the first `length` transitions: a prefix is a context
         too."""
-        return Contexts(
-            self.actions[rows, :length],
-            self.rewards[rows, :length],
-            self.labels[rows, : length + 1],
-        )
+        longer = ("labels", "queries")
+        return Contexts(**{k: t[rows, : length + (k in longer)] for k, t in self.tensors().items()})
 
     @classmethod
     def cat(cls, parts: Sequence[Contexts]) -> Contexts:
         """One batch after the other."""
-        return cls(*(torch.cat([getattr(p, f.name) for p in parts]) for f in fields(cls)))
+        names = parts[0].tensors()
+        return cls(**{k: torch.cat([p.tensors()[k] for p in parts]) for k in names})
 
-    def tensors(self) -> dict[str, Tensor]:
-        return {f.name: getattr(self, f.name) for f in fields(self)}
+
+class Transition(NamedTuple):
+    """One step of B tasks, as an agent sees it."""
+
+    observation: Observation
+    actions: Tensor
+    """(B,) int64."""
+    rewards: Tensor
+    """(B,) float32, as observed."""
+    next_observation: Observation
 
 
 @dataclass(frozen=True)
@@ -125,10 +143,24 @@ class Trajectory:
     """(B, T) bool: steps at which the proposed reward was shown."""
     optimal_actions: Tensor
     """(B, T) int64."""
+    optimal_after: Tensor
+    """(B,) int64: the optimal action where the last episode ended."""
 
     def select(self, rows: slice) -> Trajectory:
         """Some of the tasks."""
         return Trajectory(**{name: _rows(value, rows) for name, value in vars(self).items()})
+
+    def contexts(self) -> Contexts:
+        """What the agent saw in its only episode, with the optimal actions as labels."""
+        labels = torch.cat([self.optimal_actions, self.optimal_after[:, None]], 1)
+        if self.observations is None:
+            return Contexts(self.actions, self.observed_rewards, labels)
+        assert isinstance(self.observations, Tensor)
+        seen = self.observations[:, 0]  # (B, T + 1)
+        return Contexts(
+            self.actions, self.observed_rewards, labels,
+            states=seen[:, :-1], next_states=seen[:, 1:], queries=seen,
+        )  # fmt: skip
 
     def observations_before(self) -> Observation:
         """(B, T, ...): what the agent saw when it acted."""
@@ -174,6 +206,12 @@ class Env(Protocol):
 
     spec: EnvSpec
     config: EnvConfig
+    attacks: tuple[str, ...]
+    """Attackers for it that need no learning."""
+    learned_attack: str
+    """The attacker that `learned` stands for."""
+    peer: str | None
+    """An agent that adversarial training compares the model with, if it is cheap."""
 
     def sample_tasks(self, n: int, rng: Rng, first: int = 0) -> Tasks:
         """n tasks with ids first … first + n − 1; each depends only on `rng` and its id."""
@@ -190,7 +228,8 @@ class Env(Protocol):
     def observe(self, state: State) -> Observation: ...
 
     def action_values(self, tasks: Tasks, state: State) -> Tensor:
-        """(B, A): what each action is worth; for bandits its mean reward, for MDPs Q*."""
+        """(B, A): what each action is worth; for bandits its mean reward, for MDPs Q*. Numbers of
+        states may also be (B, T); then the values are (B, T, A)."""
         ...
 
     def optimal_action(self, tasks: Tasks, state: State) -> Tensor:
@@ -203,6 +242,20 @@ class Env(Protocol):
 
     def sample_contexts(self, tasks: Tasks, length: int, rng: Rng) -> Contexts:
         """Pretraining data: one context of `length` transitions for each task."""
+        ...
+
+    def poison_contexts(
+        self,
+        tasks: Tasks,
+        contexts: Contexts,
+        *,
+        eps: Tensor,
+        budget: float,
+        switching: float,
+        rng: Rng,
+    ) -> Contexts:
+        """`contexts` with a share eps (B,) of the rewards corrupted at random, by attacks of many
+        kinds within the budget; in a share `switching` of them the attack adapts on the way."""
         ...
 
 

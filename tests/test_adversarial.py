@@ -14,6 +14,7 @@ from mithridate.attackers.adaptive import AdaptiveAttacker
 from mithridate.attackers.gaussian import GaussianAttacker
 from mithridate.config import AdversarialConfig, AttackConfig, parse, resolve
 from mithridate.envs import make_env
+from mithridate.envs.poisoned_arms import poisoned, random_offsets
 from mithridate.errors import TrainingDiverged, UserError
 from mithridate.evaluation.crossplay import evaluate
 from mithridate.model.weights import load_model, save_model, tensors_sha256
@@ -22,13 +23,11 @@ from mithridate.rng import Rng
 from mithridate.rollout import rollout
 from mithridate.training.adversarial import (
     AdversarialTraining,
-    contexts_of,
     train_adversarially,
     with_fingerprint,
 )
 from mithridate.training.attack import AttackTraining, LearnedAttack, attack
 from mithridate.training.run_directory import read_log
-from mithridate.training.synthetic import poisoned, random_offsets
 
 
 def smoke(model, *sets, **direct) -> AdversarialConfig:
@@ -45,7 +44,7 @@ def test_the_victim_learns_from_what_it_saw_and_the_labels_are_true():
     tasks = env.sample_tasks(6, Rng(0))
     attacker = ATTACKERS.create("raise_worst")
     t = rollout(env, tasks, AGENTS.create("ts"), attacker, 0.4, rng=Rng(1))
-    contexts = contexts_of(t)
+    contexts = t.contexts()
     assert torch.equal(contexts.rewards, t.observed_rewards)
     assert not torch.equal(contexts.rewards, t.true_rewards)
     assert contexts.labels.shape == (6, 31)
@@ -380,8 +379,13 @@ def test_an_attack_is_resumed_where_it_stopped(tmp_path, monkeypatch):
 def test_every_agent_can_be_attacked(target, tmp_path):
     if target == "posterior_oracle":
         pytest.skip("knows the attack")
-    path = attack(attack_config(target=target, rounds=2), tmp_path / "run")
-    assert LearnedAttack(path).config.target == target
+    env = "darkroom2" if target in ("npg", "q_learning") else "bandit"
+    config = resolve(
+        AttackConfig, "attack", env, "smoke", target=target, threads=1, rounds=2, tasks=5
+    )
+    learned = LearnedAttack(attack(config, tmp_path / "run"))
+    assert (learned.config.target, learned.env.spec.name) == (target, env)
+    assert learned.config.attacker == learned.env.learned_attack
 
 
 class Stubborn:

@@ -89,6 +89,7 @@ def trajectory(actions, true, shift, poisoned) -> Trajectory:
     return Trajectory(
         observations=None, actions=actions, true_rewards=true, proposed_rewards=true + shift,
         observed_rewards=true, poisoned=poisoned, optimal_actions=torch.zeros_like(actions),
+        optimal_after=actions[:, 0],
     )  # fmt: skip
 
 

@@ -23,6 +23,7 @@ def test_bench_prints_one_document(command):
     assert pairs == [
         ("train_step", "hf_gpt2"), ("train_step", "reference"), ("rollout", "reference"),
         ("rollout", "hf_gpt2"), ("rollout", "recompute_no_cache"),
+        ("room_rollout", "query_first"), ("room_rollout", "query_first_hf_gpt2"),
     ]  # fmt: skip
     for r in document["results"]:
         assert r["ratio"] == pytest.approx(r["peer_s"] / r["ours_s"])

@@ -11,6 +11,8 @@ from mithridate.config import (
     parse,
     resolve,
 )
+from mithridate.envs.bandit import Bandit
+from mithridate.envs.darkroom import Darkroom
 from mithridate.errors import UserError
 from mithridate.evaluation.crossplay import evaluate_config
 from mithridate.registry import AGENTS, ATTACKERS, ENVS
@@ -94,13 +96,18 @@ def test_every_field_is_read_by_somebody(monkeypatch, tmp_path):
     monkeypatch.setattr(Config, "__getattribute__", spy)
     config = resolve(PretrainConfig, "pretrain", "bandit", "smoke", ["steps=8"], threads=1)
     weights = pretrain(config, tmp_path / "run")
-    static = [n for n in ATTACKERS.names() if not hasattr(ATTACKERS.create(n), "update")]
     monkeypatch.chdir(tmp_path)
+    room = resolve(
+        EvaluateConfig, "evaluate", "darkroom2", "smoke", ["env.size=2", "env.horizon=5"],
+        attackers=("none", *Darkroom.attacks, "learned(npg)"), tasks=4, rounds=1,
+    )  # fmt: skip
+    evaluate_config(room, ["npg", "q_learning"])
     config = resolve(
         EvaluateConfig, "evaluate", "bandit", "smoke", ["threads=1", "adaptive_rounds=1"],
-        attackers=("none", *static, "learned(ts)", "adaptive(ts)"),
+        attackers=("none", *Bandit.attacks, "learned(ts)", "adaptive(ts)"),
     )  # fmt: skip
-    agents = ["rts(level=known)", "rts(level=unknown)", *AGENTS.names(), str(weights)]
+    bandits = [name for name in AGENTS.names() if name not in ("npg", "q_learning")]
+    agents = ["rts(level=known)", "rts(level=unknown)", *bandits, str(weights)]
     evaluate_config(config, agents)
     config = resolve(
         AdversarialConfig, "train", "bandit", "smoke", ["threads=1"], start=str(weights)

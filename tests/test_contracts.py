@@ -15,7 +15,8 @@ from mithridate.config import (
     resolve,
 )
 from mithridate.envs import env_of
-from mithridate.model.in_context import InContextModel
+from mithridate.errors import UserError
+from mithridate.model.layouts import make_model
 from mithridate.native import kernels
 from mithridate.registry import AGENTS, ATTACKERS, ENVS
 from mithridate.rng import Rng
@@ -39,20 +40,56 @@ def env(request):
 
 def make_agent(name, env):
     if name == "in_context":
-        model = InContextModel(ModelConfig(layers=2, heads=2, width=16), env.spec)
+        model = make_model(ModelConfig(layers=2, heads=2, width=16), env.spec)
         model.initialise(Rng(0).torch_generator())
         return InContextAgent(model)
-    return AGENTS.create(name)
+    learns = hasattr(AGENTS.create(name), "learning_episodes")
+    return AGENTS.create(name, **({"episodes": 3} if learns else {}))
+
+
+def fits(env, agent, attacker=None) -> bool:
+    """Whether they can meet. If not, that must be a user's error, which says why."""
+    try:
+        rollout(env, env.sample_tasks(2, Rng(0)), agent, attacker, 0.5, rng=Rng(0))
+    except UserError as error:
+        if "needs" in str(error):
+            return False
+        raise
+    return True
 
 
 @pytest.fixture(params=[*AGENTS.names(), "in_context"])
 def agent(request, env):
-    return make_agent(request.param, env)
+    agent = make_agent(request.param, env)
+    if not fits(env, agent):
+        pytest.skip("not for this environment")
+    return agent
 
 
 @pytest.fixture(params=ATTACKERS.names())
-def attacker(request):
+def attacker(request, env):
+    attacker = ATTACKERS.create(request.param, budget=1.0)
+    if not fits(env, AGENTS.create("uniform"), attacker):
+        pytest.skip("not for this environment")
     return ATTACKERS.create(request.param, budget=1.0)
+
+
+def test_everybody_fits_somewhere():
+    envs = [env_of(resolve(EvaluateConfig, "evaluate", n, "smoke").env) for n in ENVS.names()]
+    for name in AGENTS.names():
+        assert any(fits(env, make_agent(name, env)) for env in envs), name
+    for name in ATTACKERS.names():
+        attackers = [ATTACKERS.create(name, budget=1.0) for _ in envs]
+        agent = AGENTS.create("uniform")
+        assert any(fits(e, agent, a) for e, a in zip(envs, attackers, strict=True)), name
+
+
+def test_every_environment_names_attackers_that_fit(env):
+    agent = AGENTS.create("uniform")
+    for name in (*env.attacks, env.learned_attack):
+        attacker = ATTACKERS.create(name)
+        assert fits(env, agent, attacker)
+        assert hasattr(attacker, "update") == (name == env.learned_attack)
 
 
 # Environments ------------------------------------------------------------------------------
@@ -98,7 +135,34 @@ def test_contexts(env):
     assert data.labels.shape == (5, 10)
     again = env.sample_contexts(tasks, 9, Rng(1))
     assert torch.equal(data.rewards, again.rewards)
-    assert not torch.equal(data.rewards, env.sample_contexts(tasks, 9, Rng(2)).rewards)
+    assert not torch.equal(data.actions, env.sample_contexts(tasks, 9, Rng(2)).actions)
+    if env.spec.n_states is not None:
+        assert data.states.shape == data.next_states.shape == (5, 9)
+        assert data.queries.shape == (5, 10)
+        assert env.action_values(tasks, data.queries).shape == (5, 10, env.spec.n_actions)
+
+
+def test_poisoned_contexts(env):
+    """Only rewards change, in a share eps of the steps at most, and not with a budget of zero."""
+    n, length = 300, env.spec.horizon
+    tasks = env.sample_tasks(n, Rng(0))
+    clean = env.sample_contexts(tasks, length, Rng(1))
+
+    def poisoned(budget, switching=0.0, eps=0.3, seed=2):
+        return env.poison_contexts(
+            tasks, clean, eps=torch.full((n,), eps), budget=budget, switching=switching,
+            rng=Rng(seed),
+        )  # fmt: skip
+
+    for switching in (0.0, 0.5):
+        dirty = poisoned(1.0, switching)
+        assert torch.equal(dirty.rewards, poisoned(1.0, switching).rewards)
+        for name, tensor in clean.tensors().items():
+            assert torch.equal(tensor, dirty.tensors()[name]) == (name != "rewards"), name
+        changed = (dirty.rewards != clean.rewards).float().mean()
+        assert 0.02 < changed < 0.33
+    assert torch.equal(poisoned(0.0).rewards, clean.rewards)
+    assert torch.equal(poisoned(1.0, eps=0.0).rewards, clean.rewards)
 
 
 @pytest.mark.parametrize("preset", PRESETS)
@@ -123,7 +187,8 @@ def test_same_seed_same_trajectory(env, agent):
     first, second, other = (rollout(env, tasks, agent, rng=Rng(s)) for s in (1, 1, 2))
     for field in FIELDS:
         assert torch.equal(getattr(first, field), getattr(second, field))
-    assert not torch.equal(first.true_rewards, other.true_rewards)
+    if env.spec.noise_size:
+        assert not torch.equal(first.true_rewards, other.true_rewards)
 
 
 def test_a_batch_equals_batches_of_one(env, agent):

@@ -101,7 +101,7 @@ def test_the_numbers_are_those_of_the_records(finished):
         for r in finished.get(name).records()
     }
     cells = section.tables[0].cells()
-    assert len(cells) == len(records) == 77
+    assert len(cells) == len(records) == 84
     for cell in cells:
         assert cell.mean == pytest.approx(records[cell.victim, cell.column])
     page = render(finished)
@@ -122,10 +122,10 @@ def test_files_beside_the_page(finished, tmp_path):
     assert {"report.html", f"{stem}-eps0.4.csv", f"{stem}-eps0.4.tex", f"{stem}.jsonl"} <= names
     folder = tmp_path / "r" / "report_files"
     rows = list(csv.DictReader((folder / "bandit_main-smoke-1x-s0-eps0.4.csv").open()))
-    assert len(rows) == 77 and {"victim", "attacker", "mean", "paper_mean"} <= rows[0].keys()
+    assert len(rows) == 84 and {"victim", "attacker", "mean", "paper_mean"} <= rows[0].keys()
     latex = (folder / "bandit_main-smoke-1x-s0-eps0.4.tex").read_text()
     assert latex.count(r"\\") == 8 and r"\cellcolor{orange!" in latex and r"raise\_worst" in latex
-    assert len((folder / "bandit_main-smoke-1x-s0.jsonl").read_text().splitlines()) == 77
+    assert len((folder / "bandit_main-smoke-1x-s0.jsonl").read_text().splitlines()) == 84
     assert any(n.endswith(".pdf") for n in names) and any(n.endswith(".png") for n in names)
 
 

@@ -2,6 +2,8 @@
 
 from mithridate.agents import bandits as bandits
 from mithridate.agents import in_context as in_context
+from mithridate.agents import npg as npg
 from mithridate.agents import oracle as oracle
 from mithridate.agents import posterior_oracle as posterior_oracle
+from mithridate.agents import q_learning as q_learning
 from mithridate.agents import robust_bandits as robust_bandits

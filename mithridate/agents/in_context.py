@@ -15,16 +15,14 @@ from torch import Tensor
 
 from mithridate.agents.choice import sample
 from mithridate.errors import UserError
-from mithridate.model.in_context import InContextModel
+from mithridate.model.layouts import Model
 from mithridate.model.weights import load_model
 from mithridate.rng import TaskStreams
-from mithridate.types import EnvSpec, Observation
+from mithridate.types import EnvSpec, Observation, Transition
 
 
 class InContextAgent:
-    def __init__(
-        self, model: InContextModel, *, greedy: bool = False, temperature: float = 1.0
-    ) -> None:
+    def __init__(self, model: Model, *, greedy: bool = False, temperature: float = 1.0) -> None:
         if not temperature > 0:
             raise UserError(f"temperature must be positive, not {temperature}; see greedy")
         self.model = model
@@ -50,32 +48,36 @@ class InContextAgent:
         self.check(spec)
         self._rng = rng
         self._batch = batch
-        self._pending: tuple[Tensor, Tensor] | None = None
+        self._pending: Transition | None = None
+        self._asked: Observation = None
         self._begun = False
 
     @torch.no_grad()
     def act(self, obs: Observation = None) -> Tensor:
-        logits = self.logits()
+        logits = self.logits(obs)
         if self.greedy:
             return logits.argmax(1)
         return sample(logits / self.temperature, self._rng.uniform())
 
-    def logits(self) -> Tensor:
+    def logits(self, obs: Observation = None) -> Tensor:
         """(B, A) for the context so far. A transition enters the cache when it is first needed."""
         if not self._begun:
-            self._cache, self._logits = self.model.begin(self._batch)
+            self._cache, self._logits = self.model.begin_at(self._batch, obs)
             self._begun = True
-        if self._pending is not None:
-            self._logits = self.model.extend(self._cache, *self._pending)
-            self._pending = None
+        elif self._pending is not None:
+            self._logits = self.model.follow(self._cache, self._pending, obs)
+        elif obs is not None and not torch.equal(obs, self._asked):  # type: ignore[arg-type]
+            self._logits = self.model.ask_again(self._cache, obs)
+        self._pending, self._asked = None, obs
         return self._logits
 
     @torch.no_grad()
     def observe(
         self, obs: Observation, actions: Tensor, rewards: Tensor, next_obs: Observation
     ) -> None:
-        self.logits()  # the previous transition, if nobody asked for an action since
-        self._pending = (actions, rewards)
+        if self._pending is not None or not self._begun:
+            self.logits(obs)  # nobody has asked for an action since the transition before
+        self._pending = Transition(obs, actions, rewards, next_obs)
 
 
 def load(source: str, *, greedy: bool = False, temperature: float | None = None) -> InContextAgent:

@@ -43,7 +43,7 @@ class PosteriorOracle:
     def reset(self, spec: EnvSpec, batch: int, rng: TaskStreams) -> None:
         noise = getattr(self.secrets.env.config, "noise_std", None)
         if noise is None or spec.observation is not None:
-            raise UserError("posterior_oracle is for bandits with Gaussian noise")
+            raise UserError("posterior_oracle needs a bandit with Gaussian noise")
         self._noise = max(float(noise), 1e-3)
         self._rng = rng
         self._rows = torch.arange(batch, device=rng.device)

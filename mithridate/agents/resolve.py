@@ -70,6 +70,10 @@ class Victim:
         found = self._sources[number % len(self._sources)]
         return found if isinstance(found, str) else None
 
+    def episodes(self) -> int:
+        """That it lives through in an evaluation: those it learns in, and the one measured."""
+        return int(getattr(self._agents[0], "learning_episodes", 0)) + 1
+
     @property
     def privileged(self) -> bool:
         return hasattr(self._agents[0], "reveal")

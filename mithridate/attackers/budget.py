@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -36,6 +37,17 @@ def project(offsets: Tensor, budget: float) -> Tensor:
     if over.any():
         result[over] *= 1 - 1e-6
     return result
+
+
+def mixed(probabilities: Tensor, offsets: Sequence[float], budget: float) -> Tensor:
+    """Probabilities (B, …, K) of K `offsets`, one of which is 0, mixed with the certainty of 0
+    until the norm of the mean offsets is at most `budget`; those within are unchanged."""
+    values = torch.tensor(offsets, device=probabilities.device)
+    lengths = norm(probabilities @ values)
+    # A hair below the budget, so that rounding does not lead out of it.
+    share = torch.where(lengths > budget, budget * (1 - 1e-6) / lengths.clamp(min=1e-30), 1.0)
+    share = share.view(-1, *[1] * (probabilities.dim() - 1))
+    return share * probabilities + (1 - share) * (values == 0)
 
 
 def excess(offsets: Tensor, budget: float) -> Tensor:

@@ -1,7 +1,8 @@
 """The uniform random attack (paper, section 5.1): an offset per arm, drawn once per task.
 
 φ ~ U[−range, range] per arm, scaled down to ‖φ‖₂ ≤ B; the proposed reward is r + φ(arm). The paper
-does not give the range; 1 is close to its column for Thompson sampling.
+does not give the range; 1 is close to its column for Thompson sampling. Where there are states, an
+offset of −1, 0 or +1, with equal probability, for each state and action; the range is not used.
 """
 
 from __future__ import annotations
@@ -10,10 +11,12 @@ from torch import Tensor
 
 from mithridate.attackers.budget import project
 from mithridate.attackers.offsets import OffsetAttacker
+from mithridate.attackers.rooms import certain
+from mithridate.attackers.tabular import OffsetTable
 from mithridate.config import Config, NonNegativeFloat
 from mithridate.registry import ATTACKERS
 from mithridate.rng import TaskStreams
-from mithridate.types import EnvSpec, Tasks
+from mithridate.types import EnvSpec, Step, Tasks
 
 
 class UniformConfig(Config):
@@ -23,14 +26,46 @@ class UniformConfig(Config):
     """Offsets are drawn from [−range, range] before they are brought into the budget."""
 
 
-@ATTACKERS.register("uniform")
-class UniformAttacker(OffsetAttacker):
-    Config = UniformConfig
-
-    def __init__(self, config: UniformConfig | None = None) -> None:
+class _Arms(OffsetAttacker):
+    def __init__(self, config: UniformConfig) -> None:
         super().__init__()
-        self.config = config or UniformConfig()
+        self.config = config
 
     def choose(self, spec: EnvSpec, tasks: Tasks, rng: TaskStreams) -> tuple[Tensor, None]:
         raw = (2 * rng.uniform(spec.n_actions) - 1) * self.config.range
         return project(raw, self.config.budget), None
+
+
+class _Table(OffsetTable):
+    def __init__(self, config: UniformConfig) -> None:
+        self.budget = config.budget
+
+    def choose(self, spec: EnvSpec, tasks: Tasks, rng: TaskStreams) -> Tensor:
+        assert spec.n_states is not None
+        drawn = (3 * rng.uniform(spec.n_states * spec.n_actions)).floor().clamp(max=2) - 1
+        return certain(drawn.view(-1, spec.n_states, spec.n_actions))
+
+
+@ATTACKERS.register("uniform")
+class UniformAttacker:
+    Config = UniformConfig
+
+    def __init__(self, config: UniformConfig | None = None) -> None:
+        self.config = config or UniformConfig()
+        self._attack: _Arms | _Table = _Arms(self.config)
+
+    def reset(self, spec: EnvSpec, tasks: Tasks, rng: TaskStreams) -> None:
+        self._attack = _Arms(self.config) if spec.n_states is None else _Table(self.config)
+        self._attack.reset(spec, tasks, rng)
+
+    def poison(self, step: Step) -> Tensor:
+        return self._attack.poison(step)
+
+    def cost(self) -> Tensor:
+        return self._attack.cost()
+
+    def __getattr__(self, name: str) -> Tensor:
+        if name in ("offsets", "spreads", "probabilities"):  # oracles and pictures look at these
+            found: Tensor = getattr(self._attack, name)
+            return found
+        raise AttributeError(name)

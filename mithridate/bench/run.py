@@ -20,6 +20,8 @@ from mithridate.bench.peers import HuggingFaceAgent, HuggingFaceModel, reference
 from mithridate.config import ModelConfig, OptimiserConfig
 from mithridate.envs import make_env
 from mithridate.model.in_context import InContextModel
+from mithridate.model.query_first import QueryFirstModel
+from mithridate.model.two_stream import TwoStreamModel
 from mithridate.native import kernels
 from mithridate.rng import Rng
 from mithridate.rollout import rollout
@@ -38,6 +40,8 @@ class Sizes:
     tasks: int = 200
     repetitions: int = 7
     """Turns of us and the peer."""
+    room_length: int = 200
+    """Steps of a Darkroom2 episode."""
     prefixes: int = 9
     """Prefix lengths at which recomputation is timed; the rest is interpolated."""
     growth_tasks: tuple[int, ...] = (50, 100, 200, 400, 800, 1600, 3200)
@@ -45,7 +49,7 @@ class Sizes:
 
 
 FULL = Sizes()
-QUICK = Sizes(8, 40, 12, 3, 3, (10, 20), (20, 40))
+QUICK = Sizes(8, 40, 12, 3, 30, 3, (10, 20), (20, 40))
 
 
 @dataclass(frozen=True)
@@ -79,7 +83,11 @@ def bench(sizes: Sizes, threads: int, say: Say = lambda text: None) -> dict[str,
     model = _model(max(sizes.length, *sizes.growth_lengths))
     peak = peak_gflops(threads)
     module = kernels()
-    results = [*_train_step(model, sizes, peak, say), *_rollouts(model, sizes, peak, say)]
+    results = [
+        *_train_step(model, sizes, peak, say),
+        *_rollouts(model, sizes, peak, say),
+        *_room_rollouts(sizes, peak, say),
+    ]
     growth = _growth(model, sizes, say)
     return {
         "threads": threads,
@@ -220,7 +228,7 @@ def _rollouts(model: InContextModel, sizes: Sizes, peak: float, say: Say) -> lis
         results.append(Result("rollout", peer, a, b, b / a, gflop / a, gflop / a / peak, note))
     say("rollout against recompute_no_cache")
     a = statistics.median(_seconds(ours) for _ in range(sizes.repetitions))
-    b = recompute_seconds(theirs, sizes)
+    b = recompute_seconds(theirs, sizes, sizes.length)
     note = f"peer integrated over {sizes.prefixes} measured prefix lengths"
     results.append(
         Result("rollout", "recompute_no_cache", a, b, b / a, gflop / a, gflop / a / peak, note)
@@ -228,11 +236,49 @@ def _rollouts(model: InContextModel, sizes: Sizes, peak: float, say: Say) -> lis
     return results
 
 
+def _room_rollouts(sizes: Sizes, peak: float, say: Say) -> list[Result]:
+    """Darkroom2: two streams with a cache, against reading the query and the whole context again at
+    every step."""
+    tasks, length = sizes.tasks, sizes.room_length
+    env = make_env("darkroom2", horizon=length)
+    sampled = env.sample_tasks(tasks, Rng(0))
+
+    def rolling(kind: type[TwoStreamModel]) -> Callable[[], None]:
+        model = kind(ModelConfig(), env.spec)
+        model.initialise(Rng(0).child("bench").torch_generator())
+        agent = InContextAgent(model)
+
+        def run() -> None:
+            rollout(env, sampled, agent, rng=Rng(1))
+
+        return run
+
+    ours = rolling(TwoStreamModel)
+    gflop = 2 * rollout_gflop(ModelConfig(), tasks, length)  # a query beside every token
+    say("room_rollout against query_first")
+    a, b = _alternate(ours, rolling(QueryFirstModel), 1)
+    note = f"{tasks} tasks x {length} steps, our kernels in both"
+    results = [
+        Result("room_rollout", "query_first", a, b, b / a, gflop / a, gflop / a / peak, note)
+    ]
+    say("room_rollout against query_first_hf_gpt2")
+    a = statistics.median(_seconds(ours) for _ in range(sizes.repetitions))
+    b = recompute_seconds(HuggingFaceModel(_model(length)), sizes, length)
+    note = f"peer integrated over {sizes.prefixes} measured prefix lengths"
+    results.append(
+        Result(
+            "room_rollout", "query_first_hf_gpt2", a, b, b / a, gflop / a, gflop / a / peak, note
+        )
+    )
+    return results
+
+
 @torch.no_grad()
-def recompute_seconds(model: HuggingFaceModel, sizes: Sizes) -> float:
-    """A rollout in which GPT2Model reads the whole prefix again at every step (as the original
-    DPT code does): the model's time at some prefix lengths, integrated over all of them."""
-    step = (sizes.length - 1) / (sizes.prefixes - 1)
+def recompute_seconds(model: HuggingFaceModel, sizes: Sizes, whole: int) -> float:
+    """A rollout of `whole` steps in which GPT2Model reads the whole prefix again at every step (as
+    the original DPT code does): the model's time at some prefix lengths, integrated over all of
+    them."""
+    step = (whole - 1) / (sizes.prefixes - 1)
     lengths = [round(1 + i * step) for i in range(sizes.prefixes)]
     seconds = []
     for length in lengths:

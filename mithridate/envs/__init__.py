@@ -2,6 +2,7 @@
 
 from mithridate.config import EnvConfig
 from mithridate.envs import bandit as bandit
+from mithridate.envs import darkroom as darkroom
 from mithridate.registry import ENVS
 from mithridate.types import Env
 

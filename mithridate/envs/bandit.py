@@ -18,6 +18,7 @@ import torch
 from torch import Tensor
 
 from mithridate.config import EnvConfig, NonNegativeFloat, Positive
+from mithridate.envs.poisoned_arms import poisoned
 from mithridate.registry import ENVS
 from mithridate.rng import Rng
 from mithridate.types import Contexts, EnvSpec, Metric, Tasks, Trajectory
@@ -56,6 +57,9 @@ class BanditTasks(Tasks):
 @ENVS.register("bandit")
 class Bandit:
     Config = BanditConfig
+    attacks = ("uniform", "raise_worst", "lower_best", "swap", "mirror")
+    learned_attack = "gaussian"
+    peer = "ts"
 
     # What differs from the defaults of mithridate.config, by stage and preset.
     presets: ClassVar[dict[str, dict[str, dict[str, Any]]]] = {
@@ -176,3 +180,18 @@ class Bandit:
             rewards=tasks.means.gather(1, actions) + self.config.noise_std * noise,
             labels=tasks.means.argmax(1, keepdim=True).expand(batch, length + 1),
         )
+
+    def poison_contexts(
+        self,
+        tasks: BanditTasks,
+        contexts: Contexts,
+        *,
+        eps: Tensor,
+        budget: float,
+        switching: float,
+        rng: Rng,
+    ) -> Contexts:
+        return poisoned(
+            contexts, tasks.means, eps=eps, budget=budget, spread_budget=min(1.0, budget),
+            switching=switching, rng=rng,
+        )  # fmt: skip

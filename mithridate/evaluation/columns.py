@@ -14,7 +14,7 @@ from mithridate.attackers.budget import make_attacker
 from mithridate.config import AttackConfig, EvaluateConfig, parse
 from mithridate.errors import UserError, unknown
 from mithridate.evaluation.checks import column_name, trained_against
-from mithridate.registry import ATTACKERS, parse_call
+from mithridate.registry import ATTACKERS, ENVS, parse_call
 from mithridate.types import Attacker, Tasks
 
 if TYPE_CHECKING:
@@ -22,8 +22,14 @@ if TYPE_CHECKING:
     from mithridate.training.loop import Watcher
 
 
-KINDS = {"learned": "gaussian", "adaptive": "adaptive"}
-"""What a user calls attackers that are trained, and what they are."""
+KINDS = ("learned", "adaptive")
+"""What a user calls attackers that are trained. Which one is *the* learned attacker is up to the
+environment."""
+
+
+def _kind(name: str, config: EvaluateConfig) -> str:
+    attacker: str = ENVS.get(config.env.name).learned_attack if name == "learned" else name
+    return attacker
 
 
 @dataclass(frozen=True)
@@ -86,7 +92,8 @@ def _meant(text: str, config: EvaluateConfig, victims: Sequence[Victim]) -> list
     if text == "none":
         return [Column("none")]
     if text in KINDS:
-        return [_Wanted(KINDS[text], victim) for victim in victims if not victim.privileged]
+        kind = _kind(text, config)
+        return [_Wanted(kind, victim) for victim in victims if not victim.privileged]
     if meant := trained_against(text):
         kind, name = meant
         known = {victim.label: victim for victim in victims}
@@ -95,7 +102,7 @@ def _meant(text: str, config: EvaluateConfig, victims: Sequence[Victim]) -> list
             raise UserError(
                 f"'{target.label}' knows the attack; there is nothing to learn against it"
             )
-        return [_Wanted(KINDS[kind], target)]
+        return [_Wanted(_kind(kind, config), target)]
     if paths := _files(text):
         return [_from_files(text, paths, config)]
     if "/" in text or text.endswith(".safetensors"):

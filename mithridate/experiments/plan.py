@@ -159,7 +159,7 @@ class _Builder:
                 "distill", f"distill {agent} {number}", self._config("distill", **settings)
             )
         inputs = {"start": self.model("dpt", level, replication)}
-        at = Level(settings["eps"], settings["budget"])
+        at = Level(float(settings["eps"]), float(settings["budget"]))
         if (rival := self._rival(model)) is not None:
             inputs["rival"] = self.model(rival, at, replication)
         config = self._config("train", **dict.fromkeys(inputs, "(input)"), **settings)
@@ -181,6 +181,8 @@ class _Builder:
                 "seed": self.seed + replication, "eps": level.eps, "budget": level.budget,
                 "target": "(input)" if row.is_model else level.fill(row.agent),
             }  # fmt: skip
+            if row.attack_rounds is not None and self.preset != "smoke":
+                settings["rounds"] = row.attack_rounds
             if attacker == "adaptive":
                 rounds = self._config("evaluate")["adaptive_rounds"]
                 settings |= {"attacker": "adaptive", "rounds": rounds}

@@ -110,6 +110,8 @@ class Row:
     """Outside the paper preset, a single replication at the recipe's last level is enough."""
     only: float | None = None
     """The one contamination level that the paper has it at."""
+    attack_rounds: int | None = None
+    """Rounds that attackers against it learn for, if not the preset's."""
 
     @property
     def is_model(self) -> bool:
@@ -174,6 +176,7 @@ class Recipe:
         return columns
 
 
+TUNED_Q = "q_learning(learning_rate=0.3,exploration=0.2,exploration_after=0,initial=2)"
 AT_DPT = Row("AT-DPT", "at-dpt")
 DPT = Row("DPT", "dpt")
 CLASSICAL = (
@@ -183,6 +186,18 @@ CLASSICAL = (
     Row("crUCB", "crucb(alpha={eps})"),
 )
 ORACLE = Row("posterior oracle", "posterior_oracle")
+ROOM_ROWS = (
+    AT_DPT,
+    *(Row(f"AT-DPT (sub. {n}%)", f"at-dpt-sub{n}", brief=True) for n in (10, 20, 30)),
+    DPT,
+    Row("NPG", "npg", attack_rounds=5),
+    Row("NPG (tuned)", "npg(learning_rate=0.1)", attack_rounds=5),
+    Row("Q-learning", "q_learning(exploration={eps})", attack_rounds=5),
+    Row("Q-learning (tuned)", TUNED_Q, attack_rounds=5),
+    Row("oracle", "oracle"),
+)
+ROOM_ATTACKS = ("none", "uniform", "hide_best", "raise_lesser", "swap_goals", "fake_goal")
+ROOM_TARGETS = ("AT-DPT", "DPT", "NPG", "Q-learning")
 STRUCTURED = ("raise_worst", "lower_best", "swap", "mirror")
 MAIN = ("AT-DPT", "DPT", "TS", "RTS", "UCB1.0", "crUCB")
 
@@ -295,6 +310,29 @@ RECIPES = {
             adaptive=("AT-DPT (mixture)", "AT-DPT", "AT-DPT (A)"),
             adaptive_at=(0.4,),
             levels=tuple(Level(eps) for eps in (0.1, 0.2, 0.4)),
+            replications={"smoke": 2, "laptop": 1, "paper": 10},
+        ),
+        Recipe(
+            name="darkroom2_main",
+            title="Darkroom2: episode reward under attack, eps = 0.4",
+            environment="darkroom2",
+            rows=ROOM_ROWS,
+            static=ROOM_ATTACKS,
+            targets=ROOM_TARGETS,
+            table="darkroom2_main",
+            figure="reward per round of adversarial training",
+            levels=(Level(budget=10.0),),
+            replications={"smoke": 2, "laptop": 2, "paper": 10},
+        ),
+        Recipe(
+            name="darkroom2_full",
+            title="Darkroom2: all contamination levels",
+            environment="darkroom2",
+            rows=ROOM_ROWS,
+            static=ROOM_ATTACKS,
+            targets=ROOM_TARGETS,
+            table="darkroom2_full",
+            levels=tuple(Level(eps, 10.0) for eps in (0.1, 0.2, 0.4)),
             replications={"smoke": 2, "laptop": 1, "paper": 10},
         ),
     )

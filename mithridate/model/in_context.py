@@ -15,7 +15,7 @@ from mithridate.config import ModelConfig
 from mithridate.model.cache import KVCache
 from mithridate.model.loss import linear_cross_entropy
 from mithridate.model.transformer import Transformer
-from mithridate.types import Contexts, EnvSpec
+from mithridate.types import Contexts, EnvSpec, Observation, Transition
 
 
 class InContextModel(nn.Module):
@@ -65,6 +65,17 @@ class InContextModel(nn.Module):
     def extend(self, cache: KVCache, actions: Tensor, rewards: Tensor) -> Tensor:
         """Append one transition per task, (B,) and (B,); logits (B, A) of the longer context."""
         return self._step(self.encode(actions, rewards), cache)
+
+    # What the agent calls; models of other layouts have the same. There is nothing to ask about.
+
+    def begin_at(self, batch: int, obs: Observation) -> tuple[KVCache, Tensor]:
+        return self.begin(batch)
+
+    def follow(self, cache: KVCache, transition: Transition, obs: Observation) -> Tensor:
+        return self.extend(cache, transition.actions, transition.rewards)
+
+    def ask_again(self, cache: KVCache, obs: Observation) -> Tensor:
+        raise NotImplementedError("there is nothing to ask about")
 
     def _step(self, token: Tensor, cache: KVCache) -> Tensor:
         logits: Tensor = self.head(self.transformer.step(token, cache))

@@ -44,6 +44,37 @@ class Block(nn.Module):
         x = x + self.out(attention.decode(q, keys, values).reshape(batch, width))
         return x + self.mlp(x)
 
+    def two_streams(self, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+        """Context (B, T, D) and queries (B, T, D): query t sees context positions 0 … t, and nobody
+        sees a query."""
+        batch, length, width = x.shape
+        qkv = self.qkv(self.norm1(x)).view(batch, length, 3, self.heads, width // self.heads)
+        q, k, v = qkv.permute(2, 0, 3, 1, 4)  # each (B, heads, T, d)
+        asked = self._query(y).view(batch, length, self.heads, -1).transpose(1, 2)
+
+        def mix(q: Tensor) -> Tensor:
+            return attention.causal(q, k, v).transpose(1, 2).reshape(batch, length, width)
+
+        x, y = x + self.out(mix(q)), y + self.out(mix(asked))
+        return x + self.mlp(x), y + self.mlp(y)
+
+    def step_with_query(
+        self, x: Tensor, y: Tensor, cache: KVCache, layer: int
+    ) -> tuple[Tensor, Tensor]:
+        """One new position and a query that sees it: (B, D) each."""
+        batch, width = x.shape
+        qkv = self.qkv(self.norm1(x)).view(batch, 3, self.heads, width // self.heads)
+        q, k, v = qkv.unbind(1)  # each (B, heads, d)
+        asked = self._query(y).view(batch, self.heads, -1)
+        keys, values = cache.write(layer, k, v)
+        x = x + self.out(attention.decode(q, keys, values).reshape(batch, width))
+        y = y + self.out(attention.decode(asked, keys, values).reshape(batch, width))
+        return x + self.mlp(x), y + self.mlp(y)
+
+    def _query(self, y: Tensor) -> Tensor:
+        width = y.shape[-1]
+        return F.linear(self.norm1(y), self.qkv.weight[:width], self.qkv.bias[:width])
+
     def mlp(self, x: Tensor) -> Tensor:
         hidden: Tensor = self.down(F.gelu(self.up(self.norm2(x)), approximate="tanh"))
         return hidden
@@ -83,6 +114,30 @@ class Transformer(nn.Module):
             x = block.step(x, cache, layer)  # type: ignore[operator]
         cache.advance()
         normed: Tensor = self.norm(x)
+        return normed
+
+    def two_streams(self, x: Tensor, y: Tensor) -> Tensor:
+        """Context (B, T, D) and queries (B, T, D) → (B, T, D): what becomes of the queries. Query t
+        sees context positions 0 … t, and nobody sees a query."""
+        x, y = x + self.positions[: x.shape[1]], y + self.positions[: y.shape[1]]
+        for block in self.blocks:
+            x, y = block.two_streams(x, y)  # type: ignore[operator]
+        normed: Tensor = self.norm(y)
+        return normed
+
+    def step_with_query(self, x: Tensor, y: Tensor, cache: KVCache) -> Tensor:
+        """(B, D) each → (B, D): what `two_streams` gives for the query at the next position."""
+        position = cache.position()
+        y = y + self.positions[position]
+        if cache.decoder is not None:
+            _, answer = cache.decoder.step_with_query(x, y, cache.inputs, position)
+            cache.advance()
+            return answer
+        x = x + self.positions[position]
+        for layer, block in enumerate(self.blocks):
+            x, y = block.step_with_query(x, y, cache, layer)  # type: ignore[operator]
+        cache.advance()
+        normed: Tensor = self.norm(y)
         return normed
 
     def flat_weights(self) -> Tensor:

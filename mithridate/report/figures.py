@@ -74,9 +74,9 @@ def _score_panel(evaluation: Evaluation, column: str, axes: Any) -> None:
     axes.set_ylim(0, None)
 
 
-def training_curves(log: list[dict[str, Any]], path: Path, title: str) -> None:
+def training_curves(log: list[dict[str, Any]], path: Path, title: str, metric: str) -> None:
     """Score per round of training: one line for each column of the log that is a score."""
-    lines_figure(training_lines(log), path, title, "round", "cumulative regret")
+    lines_figure(training_lines(log), path, title, "round", metric)
 
 
 TRAINING_LINES = (

@@ -41,12 +41,10 @@ from mithridate.training.loop import Cadence, Values, Watcher
 from mithridate.training.model_run import run_training
 from mithridate.training.optimiser import Optimiser
 from mithridate.training.run_directory import part
-from mithridate.training.synthetic import poisoned
 from mithridate.types import Agent, Contexts, Env, Tasks, Trajectory
 
 START, RIVAL = "start", "rival"
 """As targets: the model as it was before this training, and `config.rival`."""
-VALIDATION = ("none", "uniform", "raise_worst", "lower_best", "swap", "mirror")
 
 
 class AdversarialTraining:
@@ -100,7 +98,9 @@ class AdversarialTraining:
         # The model comes last: attackers learn from the rollout they were last reset for.
         if config.compare_every and number % config.compare_every == 0:
             values |= self._by_threat("frozen", under_attack(self.start)[1])
-            values |= self._by_threat("ts", under_attack(make_agent("ts")[1])[1])
+            if self.env.peer is not None:
+                peer = make_agent(self.env.peer)[1]
+                values |= self._by_threat(self.env.peer, under_attack(peer)[1])
         trajectory, scores = under_attack(self._agent())
         values = self._by_threat("score", scores) | values
         parts = zip(self.attacker.slices(), self.attacker.parts, strict=True)
@@ -114,9 +114,8 @@ class AdversarialTraining:
                     )  # fmt: skip
                 learned = attacker.update(lived)
                 values |= {f"{key}_{i}": value for key, value in learned.items()}
-        seen = contexts_of(trajectory)
-        labels = self._taught(seen.labels, self.tasks, rng.child("labels"))
-        self.memory = [*self.memory, replace(seen, labels=labels)][-config.memory :]
+        seen = self._taught(trajectory.contexts(), self.tasks, rng.child("labels"))
+        self.memory = [*self.memory, seen][-config.memory :]
         return values
 
     def _by_threat(self, name: str, scores: Tensor) -> Values:
@@ -165,29 +164,34 @@ class AdversarialTraining:
         """Pretraining contexts on fresh tasks, poisoned at random as the threats allow."""
         tasks = self.env.sample_tasks(n, rng.child("tasks"))
         contexts = self.env.sample_contexts(tasks, length, rng.child("contexts"))
-        labels = self._taught(contexts.labels, tasks, rng.child("labels"))
-        contexts = replace(contexts, labels=labels)
-        values = self.env.action_values(tasks, self.env.reset(tasks))
+        contexts = self._taught(contexts, tasks, rng.child("labels"))
         draw = rng.child("eps").generator()
         threats = [t for t in self.config.threats if t.attacker != "none"]
         choices = np.array([_or(t.eps, self.config.eps) for t in threats] or [0.0])
         eps = choices[draw.integers(0, len(choices), n)]
         eps = np.where(draw.random(n) < self.config.synthetic.clean, 0.0, eps)
         budget = max([_or(t.budget, self.config.budget) for t in threats] or [0.0])
-        return poisoned(
-            contexts, values, eps=torch.from_numpy(eps.astype(np.float32)), budget=budget,
-            spread_budget=min(1.0, budget), switching=self.config.synthetic.switching,
-            rng=rng.child("poison"),
+        return self.env.poison_contexts(
+            tasks, contexts, eps=torch.from_numpy(eps.astype(np.float32)), budget=budget,
+            switching=self.config.synthetic.switching, rng=rng.child("poison"),
         )  # fmt: skip
 
-    def _taught(self, labels: Tensor, tasks: Tasks, rng: Rng) -> Tensor:
-        """The labels (B, T + 1), a share of them replaced by the second-best action."""
+    def _taught(self, contexts: Contexts, tasks: Tasks, rng: Rng) -> Contexts:
+        """A share of the labels replaced by the second-best action, ties at random."""
         if not self.config.suboptimal:
-            return labels
-        values = self.env.action_values(tasks, self.env.reset(tasks))
-        second = values.topk(min(2, values.shape[1])).indices[:, -1:]
-        draw = rng.generator().random(tuple(labels.shape))
-        return torch.where(torch.from_numpy(draw) < self.config.suboptimal, second, labels)
+            return contexts
+        draw = rng.generator()
+        if contexts.queries is None:
+            values = self.env.action_values(tasks, self.env.reset(tasks))[:, None]
+        else:
+            values = self.env.action_values(tasks, contexts.queries)
+        replaced = torch.from_numpy(draw.random(tuple(contexts.labels.shape)))
+        ties = torch.from_numpy(draw.random(tuple(values.shape), dtype=np.float32))
+        values = values.double() + 1e-9 * ties
+        values = values.scatter(2, contexts.labels[:, : values.shape[1], None], -math.inf)
+        second = values.argmax(2)  # (B, T + 1), or (B, 1) if there is but one state
+        labels = torch.where(replaced < self.config.suboptimal, second, contexts.labels)
+        return replace(contexts, labels=labels)
 
     # Measuring -------------------------------------------------------------------------------
 
@@ -198,7 +202,7 @@ class AdversarialTraining:
         """The metric without an attack and under those that need no learning, on n tasks."""
         tasks = self.env.sample_tasks(n, rng.child("tasks"))
         values: Values = {}
-        for name in VALIDATION:
+        for name in ("none", *self.env.attacks):
             attacker = None
             if name != "none":
                 attacker = ATTACKERS.create(name, budget=self.config.budget)
@@ -286,16 +290,6 @@ def _targets(config: AdversarialConfig, env: Env, start: InContextAgent) -> list
 
 def _or(value: float | None, default: float) -> float:
     return default if value is None else value
-
-
-def contexts_of(trajectory: Trajectory) -> Contexts:
-    """What the victim saw, with the oracle's actions as labels."""
-    last = trajectory.optimal_actions[:, -1:]
-    return Contexts(
-        actions=trajectory.actions,
-        rewards=trajectory.observed_rewards,
-        labels=torch.cat([trajectory.optimal_actions, last], 1),
-    )
 
 
 def train_adversarially(

@@ -55,9 +55,10 @@ class AttackTraining:
     def step(self, step: int) -> Values:
         trajectory = rollout(
             self.env, self.tasks, self.target, self.attacker, self.config.eps,
-            rng=self.rng.child("rollout", step),
+            rng=self.rng.child("rollout", step), record_learning=True,
         )  # fmt: skip
-        mean, ci95 = mean_ci95(self.env.score(self.tasks, trajectory).sum(1).tolist())
+        scores = self.env.score(self.tasks, trajectory)[:, -self.env.spec.horizon :]
+        mean, ci95 = mean_ci95(scores.sum(1).tolist())
         learned: Values = self.attacker.update(trajectory)
         return {"score_mean": mean, "score_ci95": ci95, **learned}
 

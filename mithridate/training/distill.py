@@ -8,6 +8,7 @@ oldest of a pool.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import torch
@@ -75,11 +76,8 @@ class Distillation(Pretraining):
 def histories(trajectory: Trajectory) -> Contexts:
     """What the source saw, labelled with what it did next. The last step has no successor, so the
     contexts are one transition shorter than the episode."""
-    return Contexts(
-        actions=trajectory.actions[:, :-1],
-        rewards=trajectory.observed_rewards[:, :-1],
-        labels=trajectory.actions,
-    )
+    shorter = trajectory.contexts().select(slice(None), trajectory.actions.shape[1] - 1)
+    return replace(shorter, labels=trajectory.actions)
 
 
 def _attacker(config: DistillConfig) -> Attacker | None:

@@ -16,7 +16,7 @@ from mithridate.config import PretrainConfig
 from mithridate.envs import env_of
 from mithridate.evaluation.crossplay import total_scores
 from mithridate.evaluation.statistics import mean_ci95
-from mithridate.model.in_context import InContextModel
+from mithridate.model.layouts import make_model
 from mithridate.rng import Rng
 from mithridate.training.loop import Cadence, Values, Watcher
 from mithridate.training.model_run import run_training
@@ -32,7 +32,7 @@ class Pretraining:
         self.config = config
         self.rng = Rng(config.seed).child("pretrain")
         self.env = env_of(config.env)
-        self.model = InContextModel(config.model, self.env.spec)
+        self.model = make_model(config.model, self.env.spec)
         self.model.initialise(self.rng.child("initialise").torch_generator())
         self.optimiser = Optimiser(self.model, config.optimiser, config.steps)
         self.loss_limit = config.explosion_factor * math.log(max(2, self.env.spec.n_actions))

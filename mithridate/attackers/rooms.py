@@ -1,0 +1,86 @@
+"""Attacks on rooms with goals that need no learning: they know what each cell is worth.
+
+An offset of −1 or +1 is put on every way into a cell (each state and action that leads there), and
+mixed with no offset as much as the budget asks for.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from mithridate.attackers.tabular import OFFSETS, OffsetTable
+from mithridate.config import Config, NonNegativeFloat
+from mithridate.errors import UserError
+from mithridate.registry import ATTACKERS
+from mithridate.rng import TaskStreams
+from mithridate.types import EnvSpec, Tasks
+
+
+class RoomConfig(Config):
+    budget: NonNegativeFloat = 10.0
+    """Bound B on the norm of the mean offsets."""
+
+
+class RoomAttacker(OffsetTable):
+    """Subclasses say what is added, −1, 0 or 1, for entering each cell: (B, S)."""
+
+    Config = RoomConfig
+    registered_name: str
+
+    def __init__(self, config: RoomConfig | None = None) -> None:
+        self.config = config or RoomConfig()
+        self.budget = self.config.budget
+
+    def choose(self, spec: EnvSpec, tasks: Tasks, rng: TaskStreams) -> Tensor:
+        rewards: Tensor | None = getattr(tasks, "rewards", None)
+        after: Tensor | None = getattr(tasks, "after", None)
+        if rewards is None or after is None:
+            raise UserError(f"attacker '{self.registered_name}' needs a room with goals")
+        return certain(self.cells(rewards)[:, after])
+
+    def cells(self, rewards: Tensor) -> Tensor:
+        raise NotImplementedError
+
+
+@ATTACKERS.register("hide_best")
+class HideBest(RoomAttacker):
+    """−1 on the best goal: it looks like the lesser one."""
+
+    def cells(self, rewards: Tensor) -> Tensor:
+        return -(rewards == 2).float()
+
+
+@ATTACKERS.register("raise_lesser")
+class RaiseLesser(RoomAttacker):
+    """+1 on the lesser goal: it looks like the best."""
+
+    def cells(self, rewards: Tensor) -> Tensor:
+        return (rewards == 1).float()
+
+
+@ATTACKERS.register("swap_goals")
+class SwapGoals(RoomAttacker):
+    """Both at once."""
+
+    def cells(self, rewards: Tensor) -> Tensor:
+        return (rewards == 1).float() - (rewards == 2).float()
+
+
+@ATTACKERS.register("fake_goal")
+class FakeGoal(RoomAttacker):
+    """+1 on the empty cell nearest to the start, which an agent comes by first."""
+
+    def cells(self, rewards: Tensor) -> Tensor:
+        size = int(rewards.shape[1] ** 0.5)
+        cell = torch.arange(rewards.shape[1], device=rewards.device)
+        far = (cell // size + cell % size).float() + cell / rewards.shape[1]
+        far = torch.where(cell == 0, torch.inf, far)
+        nearest = torch.where(rewards == 0, far, torch.inf).argmin(1, keepdim=True)
+        return torch.zeros_like(rewards).scatter(1, nearest, 1.0)
+
+
+def certain(offsets: Tensor) -> Tensor:
+    """Probabilities (..., 3) of offsets −1, 0 or 1 (...) that are always the same."""
+    choices = torch.tensor(OFFSETS, device=offsets.device)
+    return (offsets[..., None] == choices).float()

@@ -1,0 +1,302 @@
+"""Darkroom2 (paper, MDP setting): a dark room with two goals.
+
+Task: two distinct cells of an n × n grid, one worth 1, the other worth 2.
+Actions: up, down, left, right, stay; a move into a wall leaves the agent where it is.
+Observation: the number of the agent's cell, row by row, from 0.
+Reward: what the cell that was *reached* is worth; no noise. The episode starts in cell 0 and has a
+fixed length; the score is the sum of the true rewards.
+Oracle: the shortest way to the goal worth 2, through the other goal if that lies on one, then stay.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, ClassVar, Literal
+
+import numpy as np
+import torch
+from pydantic import model_validator
+from torch import Tensor
+
+from mithridate.config import EnvConfig, Fraction, NonNegative, Positive
+from mithridate.envs.poisoned_rooms import poisoned
+from mithridate.registry import ENVS
+from mithridate.rng import Rng
+from mithridate.types import Contexts, EnvSpec, Metric, Tasks, Trajectory
+
+MOVES = ((-1, 0), (1, 0), (0, -1), (0, 1), (0, 0))
+"""Up, down, left, right, stay: change of row and column."""
+STAY = 4
+DISCOUNT = 0.99
+"""Of the action values, which say what an action is worth; the score is not discounted."""
+
+
+SMALL: dict[str, Any] = {"env": {"size": 3, "horizon": 20}, "threads": 1}
+SMALL_BATCHES = {"long_batch": 16, "long_length": 20, "short_batch": 16, "short_length": 10}
+BATCHES = {
+    "long_batch": 64, "long_length": 200, "long_every": 2, "short_batch": 64, "short_length": 100,
+}  # fmt: skip
+SMOKE: dict[str, Any] = {  # a pretraining of seconds
+    **SMALL,
+    "model": {"layers": 2, "heads": 2, "width": 16},
+    "steps": 60,
+    "optimiser": {"warmup_steps": 5, "learning_rate": 3e-3},
+    "batches": SMALL_BATCHES,
+    "log_every": 5,
+    "evaluate_every": 20,
+    "evaluate_tasks": 50,
+    "final_tasks": 100,
+    "checkpoint_every": 10,
+}
+ATTACKED: dict[str, Any] = {
+    "budget": 10.0,
+    "threats": [{"attacker": "tabular", "share": 0.8}, {"attacker": "none", "share": 0.2}],
+}
+
+
+class DarkroomConfig(EnvConfig):
+    name: Literal["darkroom2"] = "darkroom2"
+    horizon: Positive = 200
+    """Steps per episode (H)."""
+    size: Positive = 5
+    """Cells on a side of the room."""
+    held_out: Fraction = 0.0
+    """Share of the pairs of goals that the `train` part leaves out; the `test` part has only
+    these."""
+    part: Literal["all", "train", "test"] = "all"
+    """Which pairs of goals the tasks are drawn from."""
+    split_seed: NonNegative = 0
+    """Which pairs are held out."""
+
+    @model_validator(mode="after")
+    def _there_are_tasks(self) -> DarkroomConfig:
+        if self.size < 2:
+            raise ValueError("size must be at least 2: two goals need two cells")
+        held = round(self.held_out * self.size**2 * (self.size**2 - 1))
+        if self.part == "test" and held == 0:
+            raise ValueError("part test is empty: raise held_out")
+        if self.part == "train" and held == self.size**2 * (self.size**2 - 1):
+            raise ValueError("part train is empty: lower held_out")
+        return self
+
+
+@dataclass(frozen=True)
+class DarkroomTasks(Tasks):
+    rewards: Tensor
+    """(B, S) float32: what each cell is worth, 0, 1 or 2."""
+
+    @cached_property
+    def after(self) -> Tensor:
+        """(S, A): the cell that each action leads to."""
+        return transitions(int(self.rewards.shape[1] ** 0.5), self.rewards.device)
+
+    @cached_property
+    def values(self) -> Tensor:
+        """(B, S, A): Q*, the discounted worth of each action in each cell."""
+        size, after = int(self.rewards.shape[1] ** 0.5), self.after
+        v = torch.zeros_like(self.rewards)
+        v[self.rewards == 2] = 2 / (1 - DISCOUNT)  # staying there
+        for _ in range(2 * size):  # no way is longer
+            v = (self.rewards + DISCOUNT * v)[:, after].amax(2)
+        return (self.rewards + DISCOUNT * v)[:, after]
+
+
+def transitions(size: int, device: torch.device | str = "cpu") -> Tensor:
+    """(S, A): the cell that each action leads to."""
+    rows, columns = np.divmod(np.arange(size * size), size)
+    after = [
+        np.clip(rows + down, 0, size - 1) * size + np.clip(columns + right, 0, size - 1)
+        for down, right in MOVES
+    ]
+    return torch.from_numpy(np.stack(after, 1)).to(device)
+
+
+@ENVS.register("darkroom2")
+class Darkroom:
+    Config = DarkroomConfig
+
+    attacks = ("uniform", "hide_best", "raise_lesser", "swap_goals", "fake_goal")
+    learned_attack = "tabular"
+    peer = None
+
+    presets: ClassVar[dict[str, dict[str, dict[str, Any]]]] = {
+        "pretrain": {
+            "smoke": SMOKE,
+            "laptop": {"steps": 4000, "batches": BATCHES},
+            "paper": {
+                "steps": 500_000, "batches": {**BATCHES, "long_every": 1},
+                "optimiser": {"warmup_steps": 0, "final_fraction": 1.0, "clip_norm": None},
+                "evaluate_every": 12_500, "checkpoint_every": 1000,
+            },
+        },
+        "distill": {
+            "smoke": {**SMOKE, "budget": 10.0, "tasks": 32, "refresh_every": 10, "pool": 2},
+            "laptop": {"steps": 3000, "batches": BATCHES, "budget": 10.0},
+            "paper": {"steps": 500_000, "batches": BATCHES, "budget": 10.0},
+        },
+        "train": {
+            "smoke": {
+                **SMALL, **ATTACKED, "tasks": 20, "rounds": 3, "iterations": 5,
+                "synthetic": {"rounds": 2}, "optimiser": {"warmup_steps": 5},
+                "batches": SMALL_BATCHES, "compare_every": 1, "evaluate_every": 2,
+                "evaluate_tasks": 20, "final_tasks": 40, "checkpoint_every": 1,
+            },
+            "laptop": {**ATTACKED, "batches": BATCHES, "temperature": 1.0},
+            "paper": {
+                "budget": 10.0, "threats": [{"attacker": "tabular"}], "rounds": 300,
+                "iterations": 20, "temperature": 1.0, "renew": 0.0, "memory": 1,
+                "synthetic": {"rounds": 0, "share": 0.0},
+                "optimiser": {
+                    "learning_rate": 3e-5, "warmup_steps": 0, "final_fraction": 1.0,
+                    "clip_norm": None,
+                },
+                "batches": {**BATCHES, "long_every": 1}, "compare_every": 1, "evaluate_every": 25,
+            },
+        },
+        "attack": {
+            "smoke": {**SMALL, "budget": 10.0, "attacker": "tabular", "tasks": 20, "rounds": 3},
+            "laptop": {"budget": 10.0, "attacker": "tabular"},
+            "paper": {"budget": 10.0, "attacker": "tabular"},
+        },
+        "evaluate": {
+            "smoke": {**SMALL, "budget": 10.0, "tasks": 20, "rounds": 3},
+            "laptop": {"budget": 10.0},
+            "paper": {"budget": 10.0, "replications": 10},
+        },
+    }  # fmt: skip
+
+    def __init__(self, config: DarkroomConfig | None = None) -> None:
+        self.config = config or DarkroomConfig()
+        self.states = self.config.size**2
+        self.spec = EnvSpec(
+            name="darkroom2",
+            n_actions=len(MOVES),
+            horizon=self.config.horizon,
+            metric=Metric("episode reward", "higher"),
+            observation=(),
+            n_states=self.states,
+        )
+        self._after = transitions(self.config.size)
+
+    def sample_tasks(self, n: int, rng: Rng, first: int = 0) -> DarkroomTasks:
+        ids = torch.arange(first, first + n)
+        pairs = torch.from_numpy(self._pairs())
+        drawn = rng.child("goals").streams(ids).uniform().squeeze(1)
+        goals = pairs[(drawn.double() * len(pairs)).long()]  # (B, 2)
+        rewards = torch.zeros(n, self.states)
+        rewards.scatter_(1, goals[:, :1], 1.0)
+        rewards.scatter_(1, goals[:, 1:], 2.0)
+        return DarkroomTasks(ids=ids, rewards=rewards)
+
+    def _pairs(self) -> np.ndarray[Any, np.dtype[np.int64]]:
+        """(N, 2): the cells of the goals worth 1 and 2, of all tasks in this part."""
+        cells = np.arange(self.states)
+        pairs = np.array([(a, b) for a in cells for b in cells if a != b])
+        order = Rng(self.config.split_seed).child("darkroom2", "split").generator()
+        shuffled = pairs[order.permutation(len(pairs))]
+        held = round(self.config.held_out * len(pairs))
+        return {"all": pairs, "train": shuffled[held:], "test": shuffled[:held]}[self.config.part]
+
+    def reset(self, tasks: DarkroomTasks) -> Tensor:
+        return torch.zeros(len(tasks), dtype=torch.int64, device=tasks.device)
+
+    def step(
+        self, tasks: DarkroomTasks, state: Tensor, actions: Tensor, noise: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        reached = self._after.to(tasks.device)[state, actions]
+        return reached, tasks.rewards.gather(1, reached[:, None]).squeeze(1)
+
+    def observe(self, state: Tensor) -> Tensor:
+        return state
+
+    def action_values(self, tasks: DarkroomTasks, state: Tensor) -> Tensor:
+        rows = torch.arange(len(tasks), device=tasks.device)
+        return tasks.values[rows.view(-1, *[1] * (state.dim() - 1)), state]
+
+    def optimal_action(self, tasks: DarkroomTasks, state: Tensor) -> Tensor:
+        return self.action_values(tasks, state).argmax(1)
+
+    def score(self, tasks: DarkroomTasks, trajectory: Trajectory) -> Tensor:
+        """The true rewards, (B, T)."""
+        return trajectory.true_rewards
+
+    def sample_contexts(self, tasks: DarkroomTasks, length: int, rng: Rng) -> Contexts:
+        """Half of the contexts are uniform random (s, a) with their transitions, as in DPT, asked
+        about at random states. The others are exploratory walks from the start cell: from one
+        waypoint to the next, sometimes back to the best cell seen so far, with random steps in
+        between; half of the queries there are at the cell just reached. (With random contexts alone
+        a model does not learn to explore from its own.)
+        """
+        draw = rng.generator()
+        batch = len(tasks)
+        rewards = tasks.rewards.cpu().numpy()
+        after = self._after.numpy()
+        walking = draw.random(batch) < 0.5
+        states = draw.integers(0, self.states, (batch, length))
+        actions = draw.integers(0, len(MOVES), (batch, length))
+        walk_states, walk_actions = self._walks(rewards, length, draw)
+        states[walking], actions[walking] = walk_states[walking], walk_actions[walking]
+        reached = after[states, actions]
+        queries = draw.integers(0, self.states, (batch, length + 1))
+        here = np.concatenate([np.zeros((batch, 1), dtype=np.int64), reached], 1)
+        at_hand = walking[:, None] & (draw.random((batch, length + 1)) < 0.5)
+        queries = np.where(at_hand, here, queries)
+        device = tasks.device
+        asked = torch.from_numpy(queries).to(device)
+        best = tasks.values.argmax(2)  # (B, S)
+        return Contexts(
+            actions=torch.from_numpy(actions).to(device),
+            rewards=torch.from_numpy(np.take_along_axis(rewards, reached, 1)).to(device),
+            labels=best.gather(1, asked),
+            states=torch.from_numpy(states).to(device),
+            next_states=torch.from_numpy(reached).to(device),
+            queries=asked,
+        )
+
+    def poison_contexts(
+        self,
+        tasks: DarkroomTasks,
+        contexts: Contexts,
+        *,
+        eps: Tensor,
+        budget: float,
+        switching: float,
+        rng: Rng,
+    ) -> Contexts:
+        return poisoned(
+            contexts, tasks.rewards, tasks.after, eps=eps, budget=budget, switching=switching,
+            rng=rng,
+        )  # fmt: skip
+
+    def _walks(
+        self, rewards: np.ndarray[Any, Any], length: int, draw: np.random.Generator
+    ) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
+        """States and actions (B, T) of exploratory walks from cell 0."""
+        batch, size, after = len(rewards), self.config.size, self._after.numpy()
+        rows = np.arange(batch)
+        cell = np.zeros(batch, dtype=np.int64)
+        waypoint = draw.integers(0, self.states, batch)
+        best, best_reward = np.zeros(batch, dtype=np.int64), np.zeros(batch)
+        faithful = draw.random(batch)  # how often it goes back to the best cell
+        noisy = 0.4 * draw.random(batch)  # how often it steps at random
+        states = np.empty((batch, length), dtype=np.int64)
+        actions = np.empty((batch, length), dtype=np.int64)
+        for t in range(length):
+            done = (cell == waypoint) & (draw.random(batch) < 0.5)
+            back = (draw.random(batch) < faithful) & (best_reward > 0)
+            fresh = np.where(back, best, draw.integers(0, self.states, batch))
+            waypoint = np.where(done, fresh, waypoint)
+            down = waypoint // size - cell // size
+            right = waypoint % size - cell % size
+            vertical = (right == 0) | ((down != 0) & (draw.random(batch) < 0.5))
+            action = np.where(vertical, np.where(down < 0, 0, 1), np.where(right < 0, 2, 3))
+            action = np.where((down == 0) & (right == 0), STAY, action)
+            random = draw.random(batch) < noisy
+            action = np.where(random, draw.integers(0, len(MOVES), batch), action)
+            states[:, t], actions[:, t] = cell, action
+            cell = after[cell, action]
+            gained = rewards[rows, cell]
+            better = gained > best_reward
+            best, best_reward = np.where(better, cell, best), np.where(better, gained, best_reward)
+        return states, actions

@@ -1,0 +1,17 @@
+"""Which in-context model an environment needs."""
+
+from __future__ import annotations
+
+from mithridate.config import ModelConfig
+from mithridate.model.in_context import InContextModel
+from mithridate.model.two_stream import TwoStreamModel
+from mithridate.types import EnvSpec
+
+Model = InContextModel | TwoStreamModel
+
+
+def make_model(config: ModelConfig, spec: EnvSpec) -> Model:
+    """Without observations, DPT's layout; with numbered states, two streams."""
+    if spec.observation is None:
+        return InContextModel(config, spec)
+    return TwoStreamModel(config, spec)

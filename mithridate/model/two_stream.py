@@ -1,0 +1,105 @@
+"""The in-context model of MDPs: two streams through the same blocks.
+
+Context stream: a start token, then one token per transition (s, a, r, s'), causal. Query stream:
+one token per state that is asked about; query h sees the first h transitions and is seen by nobody.
+So the context can be cached although the query changes at every step, and all prefixes are trained
+at once.
+"""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from mithridate.config import ModelConfig
+from mithridate.model.cache import KVCache
+from mithridate.model.loss import linear_cross_entropy
+from mithridate.model.transformer import Transformer
+from mithridate.types import Contexts, EnvSpec, Observation, Transition
+
+
+class TwoStreamModel(nn.Module):
+    def __init__(self, config: ModelConfig, spec: EnvSpec) -> None:
+        super().__init__()
+        if spec.n_states is None:
+            raise NotImplementedError(f"no context layout for observations of {spec.name}")
+        self.config = config
+        self.n_actions, self.n_states = spec.n_actions, spec.n_states
+        self.start = nn.Parameter(torch.zeros(config.width))
+        self.encoder = nn.Linear(2 * spec.n_states + spec.n_actions + 1, config.width)
+        self.query = nn.Linear(spec.n_states, config.width)
+        self.transformer = Transformer(config, positions=spec.horizon + 1)
+        self.head = nn.Linear(config.width, spec.n_actions)
+
+    @property
+    def context_length(self) -> int:
+        """Transitions that the model can hold."""
+        return len(self.transformer.positions) - 1
+
+    def forward(self, contexts: Contexts) -> Tensor:
+        """Logits for the query after every prefix: (B, T + 1, A)."""
+        logits: Tensor = self.head(self.hidden(contexts))
+        return logits
+
+    def loss(self, contexts: Contexts) -> Tensor:
+        """Cross-entropy to the labels, averaged over all prefixes."""
+        return linear_cross_entropy(self.hidden(contexts), self.head, contexts.labels)
+
+    def hidden(self, contexts: Contexts) -> Tensor:
+        """What the head reads: (B, T + 1, D)."""
+        c = contexts
+        assert c.states is not None and c.next_states is not None and c.queries is not None
+        tokens = self.encode(c.states, c.actions, c.rewards, c.next_states)  # (B, T, D)
+        start = self.start.expand(len(tokens), 1, -1)
+        return self.transformer.two_streams(torch.cat([start, tokens], 1), self.ask(c.queries))
+
+    def encode(self, states: Tensor, actions: Tensor, rewards: Tensor, after: Tensor) -> Tensor:
+        """Tokens (..., D) of transitions, each field (...)."""
+        # A product with a one-hot vector is a column of the matrix.
+        columns = self.encoder.weight.T  # (2 S + A + 1, D)
+        s, a = self.n_states, self.n_actions
+        tokens: Tensor = (
+            F.embedding(states, columns[:s])
+            + F.embedding(after, columns[s : 2 * s])
+            + F.embedding(actions, columns[2 * s : 2 * s + a])
+            + rewards.unsqueeze(-1) * columns[-1]
+            + self.encoder.bias
+        )
+        return tokens
+
+    def ask(self, states: Tensor) -> Tensor:
+        """Query tokens (..., D) of states (...)."""
+        tokens: Tensor = F.embedding(states, self.query.weight.T) + self.query.bias
+        return tokens
+
+    def begin_at(self, batch: int, obs: Observation) -> tuple[KVCache, Tensor]:
+        """A cache that holds the start token, and the logits (B, A) of the empty context."""
+        cache = self.transformer.new_cache(batch)
+        return cache, self._step(self.start.expand(batch, -1), obs, cache)
+
+    def follow(self, cache: KVCache, transition: Transition, obs: Observation) -> Tensor:
+        """Append one transition per task; logits (B, A) for where the next action is due."""
+        return self._step(self.encode(*transition), obs, cache)  # type: ignore[arg-type]
+
+    def ask_again(self, cache: KVCache, obs: Observation) -> Tensor:
+        """Logits (B, A) for another state, after the same context."""
+        cache.length -= 1  # the last token is written once more, over itself
+        return self._step(self._last, obs, cache)
+
+    def _step(self, token: Tensor, obs: Observation, cache: KVCache) -> Tensor:
+        assert isinstance(obs, Tensor)
+        self._last = token
+        logits: Tensor = self.head(self.transformer.step_with_query(token, self.ask(obs), cache))
+        return logits
+
+    @torch.no_grad()
+    def initialise(self, generator: torch.Generator) -> None:
+        self.transformer.initialise(generator)
+        self.start.normal_(0.0, 0.02, generator=generator)
+        # One-hot inputs: of the encoder's, four are not zero at a time, of the query's one.
+        self.encoder.weight.normal_(0.0, 0.5, generator=generator)
+        self.query.weight.normal_(0.0, 1.0, generator=generator)
+        self.head.weight.normal_(0.0, self.head.in_features**-0.5, generator=generator)
+        for layer in (self.encoder, self.query, self.head):
+            layer.bias.zero_()
