@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fnmatch
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, ClassVar
@@ -43,10 +44,10 @@ class TrainingProgress:
     evaluation."""
 
     SHOWN: ClassVar[dict[str, tuple[str, int]]] = {
-        "loss": ("loss", 3), "score_mean": ("target", 1), "score_0_gaussian": ("under attack", 1),
-        "score_0_adaptive": ("under attack", 1), "score_0_tabular": ("under attack", 1),
+        "loss": ("loss", 3), "score_mean": ("target", 1), "score_0_*": ("under attack", 1),
         "norm_max": ("norm", 2),
     }  # fmt: skip
+    """By pattern: what a value is called, and with how many digits."""
 
     def __init__(self, description: str, progress: Progress | None = None) -> None:
         self._progress = progress or _progress()
@@ -72,8 +73,8 @@ class TrainingProgress:
     def stepped(self, step: int, values: Values) -> None:
         shown = [
             f"{label} {values[key]:.{digits}f}"
-            for key, (label, digits) in self.SHOWN.items()
-            if key in values
+            for pattern, (label, digits) in self.SHOWN.items()
+            for key in fnmatch.filter(values, pattern)
         ]
         note = ", ".join(shown) + self._evaluation
         self._progress.update(self._task, completed=step, note=note)

@@ -127,7 +127,8 @@ def test_tasks_are_divided_among_threats_and_renewed(smoke_model):
     assert len(set(ids.tolist())) == 20
     kept = torch.isin(ids, before).sum().item()
     assert kept == 20 - (2 + 1 + 2), "a quarter of every part is new"
-    assert set(trainee.attacker.parts[0][1].ids.tolist()) <= set(ids.tolist()) | set(range(10))
+    attacked = trainee.attacker.parts[0][1].tensors()["ids"]
+    assert set(attacked.tolist()) <= set(ids.tolist()) | set(range(10))
     assert len(trainee.memory) == 1
 
 

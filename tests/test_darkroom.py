@@ -1,14 +1,20 @@
 """Darkroom2: the room, its oracle, the learners of single tasks, and the attacker."""
 
 import json
+import subprocess
+import sys
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
+import torch.nn.functional as F
 
+from mithridate.agents.in_context import InContextAgent
 from mithridate.agents.npg import NPG, NPGConfig
 from mithridate.agents.q_learning import QLearning, QLearningConfig
+from mithridate.agents.resolve import Victim
 from mithridate.attackers.tabular import OFFSETS, TabularAttacker, TabularConfig, mean_offsets
 from mithridate.config import (
     AdversarialConfig,
@@ -21,9 +27,15 @@ from mithridate.envs import make_env
 from mithridate.envs.darkroom import STAY, transitions
 from mithridate.envs.poisoned_rooms import random_offsets
 from mithridate.errors import UserError
+from mithridate.experiments.executors import run_graph
+from mithridate.experiments.plan import plan
+from mithridate.experiments.recipes import RECIPES
+from mithridate.experiments.store import Store
+from mithridate.model.query_first import QueryFirstModel
 from mithridate.model.two_stream import TwoStreamModel
 from mithridate.registry import AGENTS, ATTACKERS
 from mithridate.report.picture import Room, draw_room
+from mithridate.report.summary import summarise
 from mithridate.rng import Rng
 from mithridate.rollout import rollout
 from mithridate.training.adversarial import AdversarialTraining, train_adversarially
@@ -109,6 +121,51 @@ def test_queries_in_a_rollout_equal_the_full_forward():
             transition = Transition(*(x[:, t] for x in fields))
             steps.append(model.follow(cache, transition, c.queries[:, t + 1]))
     torch.testing.assert_close(torch.stack(steps, 1), full, atol=2e-5, rtol=1e-5)
+
+
+def test_an_agent_may_be_asked_about_another_state():
+    """Same context, another observation: as if it had been asked about that one at once; and the
+    question leaves no trace."""
+    env = make_env("darkroom2", horizon=20)
+    tasks = env.sample_tasks(5, Rng(0))
+    c = env.sample_contexts(tasks, 20, Rng(1))
+    model = TwoStreamModel(ModelConfig(), env.spec)
+    model.initialise(torch.Generator().manual_seed(0))
+
+    def logits(*asked):
+        agent = InContextAgent(model)
+        agent.reset(env.spec, 5, Rng(0).streams(tasks.ids))
+        with torch.no_grad():
+            for t in range(20):
+                for obs in asked if t == 9 else (c.states[:, t],):
+                    agent.logits(obs)
+                agent.observe(c.states[:, t], c.actions[:, t], c.rewards[:, t], c.next_states[:, t])
+                if t == 8:
+                    found = agent.logits(asked[-1])
+            return found, agent.logits(c.next_states[:, 19])
+
+    one, another = c.states[:, 9], (c.states[:, 9] + 7) % 25
+    direct, end = logits(another)
+    torch.testing.assert_close(logits(one, another)[0], direct)
+    assert not torch.allclose(logits(another, one)[0], direct)
+    torch.testing.assert_close(logits(another, one, another)[1], end)
+
+
+def test_the_query_first_layout_in_a_rollout_equals_its_full_forward():
+    """It answers one query after every prefix; in a rollout each step asks its own."""
+    env = make_env("darkroom2", horizon=12)
+    c = env.sample_contexts(env.sample_tasks(4, Rng(0)), 12, Rng(1))
+    model = QueryFirstModel(ModelConfig(), env.spec)
+    model.initialise(torch.Generator().manual_seed(0))
+    with torch.no_grad():
+        cache, logits = model.begin_at(4, c.queries[:, 0])
+        for t in range(13):
+            same = replace(c, queries=c.queries[:, t : t + 1].expand(-1, 13))
+            torch.testing.assert_close(logits, model(same)[:, t], atol=2e-5, rtol=1e-5)
+            if t < 12:
+                fields = (c.states, c.actions, c.rewards, c.next_states)
+                transition = Transition(*(x[:, t] for x in fields))
+                logits = model.follow(cache, transition, c.queries[:, t + 1])
 
 
 def test_a_query_sees_the_past_only_and_is_seen_by_nobody():
@@ -234,6 +291,25 @@ def test_poisoned_rewards_differ_by_one():
     assert set((dirty.rewards - clean.rewards).unique().tolist()) == set(OFFSETS)
 
 
+def test_offsets_may_change_on_the_way():
+    """With switching, what a state and action yields when poisoned changes within a context."""
+    env = make_env("darkroom2", size=2)
+    tasks = env.sample_tasks(400, Rng(0))
+    clean = env.sample_contexts(tasks, 150, Rng(1))
+
+    def contradictory(switching):
+        dirty = env.poison_contexts(
+            tasks, clean, eps=torch.ones(400), budget=10.0, switching=switching, rng=Rng(2)
+        )
+        shift = dirty.rewards - clean.rewards  # (B, T)
+        place = F.one_hot(clean.states * 5 + clean.actions, 20).bool()  # (B, T, S A)
+        up, down = ((place & (shift == x)[..., None]).any(1) for x in (1, -1))
+        return (up & down).any(1).float().mean().item()
+
+    assert contradictory(0.0) == 0.0
+    assert contradictory(1.0) > 0.3
+
+
 # Learning -----------------------------------------------------------------------------------------
 
 
@@ -248,6 +324,28 @@ def test_attackers_learn_from_all_of_a_learners_episodes():
     assert torch.equal(whole.observations[:, 6:], last.observations)
     assert (whole.observations[:, :, 0] == 0).all(), "every episode begins at the start"
     assert torch.equal(whole.optimal_after, last.optimal_after)
+
+
+def test_attack_training_scores_the_measured_episode_and_learns_from_all(monkeypatch):
+    config = resolve(
+        AttackConfig, "attack", "darkroom2", "smoke", ["env.size=3", "env.horizon=10", "tasks=8"],
+        target="q_learning(episodes=4)",
+    )  # fmt: skip
+    trainee = AttackTraining(config)
+    seen = []
+    original = TabularAttacker.update
+
+    def update(self, trajectory):
+        seen.append(trajectory)
+        return original(self, trajectory)
+
+    monkeypatch.setattr(TabularAttacker, "update", update)
+    values = trainee.step(0)
+    assert seen[0].actions.shape == (8, 50), "four episodes of learning and the measured one"
+    last = seen[0].true_rewards[:, 40:].sum(1).mean().item()
+    assert values["score_mean"] == pytest.approx(last)
+    assert Victim("Q", ["q_learning(episodes=4)"]).episodes() == 5
+    assert Victim("oracle", ["oracle"]).episodes() == 1
 
 
 def test_an_attacker_learns_to_hurt_a_learner():
@@ -374,3 +472,38 @@ def test_the_matrix_of_a_room(cli, tmp_path):
     assert {r["attacker"] for r in records} == {"none", "hide_best", "tabular"}
     oracle = [r["mean"] for r in records if r["agent"] == "oracle"]
     assert all(r["mean"] <= max(oracle) for r in records)
+
+
+def test_the_layouts_are_compared(tmp_path):
+    script = Path(__file__).parent.parent / "scripts" / "compare_layouts.py"
+    command = [sys.executable, str(script), "--steps", "2", "--tasks", "3"]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    lines = done.stdout.splitlines()
+    assert [line.partition(":")[0] for line in lines] == ["two streams", "query first"]
+    assert all("over 3 tasks; 2 steps" in line for line in lines)
+
+
+def test_the_recipe_of_rooms(tmp_path):
+    """Every row and kind of column, and the figures that go with them."""
+    recipe = RECIPES["darkroom2_main"]
+    planned = plan(recipe, "smoke", 1, sets=["evaluate.tasks=8", "attack.tasks=8"])
+    store = Store.open(tmp_path / "store")
+    store.remember(planned.name, planned.describe())
+    run_graph(planned.stages(), store)
+    (section,) = summarise(store)
+    (table,) = section.tables
+    assert section.done == section.total
+    assert set(table.columns[-6:]) == set(recipe.static)
+    cells = {(c.victim, c.column): c.mean for c in table.cells()}
+    assert len(cells) == len(recipe.rows) * 10 and None not in cells.values()
+    for column in table.columns:
+        worst = max(mean for (_, where), mean in cells.items() if where == column)
+        assert cells["oracle", column] == worst, "more is better here"
+
+
+def test_attackers_against_learners_of_single_tasks_learn_briefly():
+    stages = plan(RECIPES["darkroom2_main"], "laptop", 1).stages()
+    rounds = {s.config["target"]: s.config["rounds"] for s in stages if s.kind == "attack"}
+    assert rounds.pop("(input)") > 5
+    assert set(rounds.values()) == {5} and len(rounds) == 2

@@ -16,7 +16,7 @@ from mithridate.errors import UserError
 from mithridate.experiments.estimate import seconds
 from mithridate.experiments.executors import run_graph
 from mithridate.experiments.plan import plan
-from mithridate.experiments.recipes import RECIPES, Level, Recipe, Row
+from mithridate.experiments.recipes import MODELS, RECIPES, Level, Model, Recipe, Row
 from mithridate.experiments.stages import _copy_shipped, in_order, perform
 from mithridate.experiments.store import Artifact, Claim, Store
 from mithridate.model.weights import find
@@ -158,6 +158,20 @@ def test_a_rival_is_of_the_same_level_and_replication():
         assert stage.config["rival"] == "(input)" and rival.config["rival"] is None
     paper = plan(RECIPES["bandit_adaptive_full"], "paper", 1)
     assert not [s for s in paper.stages() if "rival" in s.inputs]
+
+
+def test_a_training_may_start_from_another_model(monkeypatch):
+    second = Model("train", {"eps": 0.2, "rounds": 7}, start="at-dpt-b1", paper=Model("train"))
+    monkeypatch.setitem(MODELS, "second", second)
+    recipe = replace(TINY, rows=(Row("second", "second"),), targets=(), adaptive=())
+    trained = plan(recipe, "laptop", 2).trainings
+    assert len(trained) == 4, "two levels and two replications"
+    for stage in trained:
+        first = stage.inputs["start"]
+        assert (first.kind, first.config["budget"], first.config["eps"]) == ("train", 1.0, 0.2)
+        assert first.config["seed"] == stage.config["seed"]
+        assert first.inputs["start"].kind == "pretrain"
+    assert {s.inputs["start"].kind for s in plan(recipe, "paper", 1).trainings} == {"pretrain"}
 
 
 def test_a_recipe_may_have_adaptive_attackers_at_some_levels_only():
@@ -368,6 +382,15 @@ def test_shipped_models_stand_in_only_for_the_same_training(tmp_path, monkeypatc
     assert not _copy_shipped(trained, work, {"start": Artifact("x", elsewhere, {})})
     both = {"start": store.get(shipped.name), "rival": store.get(shipped.name)}
     assert not _copy_shipped(trained, work, both), "trained without a rival"
+    adaptive = next(
+        s for s in plan(RECIPES["bandit_adaptive"], "laptop", 1).stages() if "rival" in s.inputs
+    )
+    assert not _copy_shipped(adaptive, work, both), "another rival"
+    perform(trained, store, shipped=True)
+    right = {"start": store.get(shipped.name), "rival": store.get(trained.name)}
+    assert _copy_shipped(adaptive, work, right)
+    card = json.loads((work / "out" / "model.json").read_text())
+    assert card["training"]["rival"] == "at-dpt-bandit-s0"
 
 
 def test_who_was_taken_for_dead_publishes_nothing(tmp_path, monkeypatch):

@@ -15,14 +15,16 @@ from torch import Tensor
 
 from mithridate.agents.choice import sample
 from mithridate.errors import UserError
-from mithridate.model.layouts import Model
+from mithridate.model.context_model import ContextModel
 from mithridate.model.weights import load_model
 from mithridate.rng import TaskStreams
 from mithridate.types import EnvSpec, Observation, Transition
 
 
 class InContextAgent:
-    def __init__(self, model: Model, *, greedy: bool = False, temperature: float = 1.0) -> None:
+    def __init__(
+        self, model: ContextModel, *, greedy: bool = False, temperature: float = 1.0
+    ) -> None:
         if not temperature > 0:
             raise UserError(f"temperature must be positive, not {temperature}; see greedy")
         self.model = model

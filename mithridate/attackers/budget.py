@@ -11,6 +11,9 @@ from torch import Tensor
 from mithridate.errors import UserError
 from mithridate.registry import ATTACKERS
 
+IN_ROOMS = 10.0
+"""The budget in environments with states, where an attack is a table of states and actions."""
+
 
 def make_attacker(text: str, budget: float, **defaults: Any) -> Any:
     """The attacker that 'name' or 'name(key=value,…)' stands for, within `budget`."""

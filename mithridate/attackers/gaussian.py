@@ -27,6 +27,7 @@ from torch import Tensor
 
 from mithridate.attackers.budget import excess, norm, project
 from mithridate.attackers.offsets import OffsetAttacker
+from mithridate.attackers.per_task import PerTask, adam, moments
 from mithridate.config import Config, NonNegativeFloat, Positive, PositiveFloat
 from mithridate.errors import UserError
 from mithridate.registry import ATTACKERS
@@ -53,9 +54,6 @@ class GaussianConfig(Config):
     """Updates on the same trajectories in a round."""
 
 
-ADAM = (0.9, 0.999, 1e-8)
-
-
 @ATTACKERS.register("gaussian")
 class GaussianAttacker(OffsetAttacker):
     """One attacker for each task it has met. Tasks are told apart by their ids, so it may be
@@ -66,46 +64,28 @@ class GaussianAttacker(OffsetAttacker):
     def __init__(self, config: GaussianConfig | None = None) -> None:
         super().__init__()
         self.config = config or GaussianConfig()
-        self.ids = torch.zeros(0, dtype=torch.int64)  # (M,) sorted
-        self._state: dict[str, Tensor] = {}  # (M, A) each: φ, ln σ, Adam's moments; step counts
+        self._tasks = PerTask()
         self.learning = False
         """While learning, nothing is projected that the configuration does not say so."""
 
     # Acting ----------------------------------------------------------------------------------
 
     def choose(self, spec: EnvSpec, tasks: Tasks, rng: TaskStreams) -> tuple[Tensor, Tensor]:
-        self._rows = self._rows_of(tasks.ids.cpu(), spec.n_actions)
-        offsets, spreads = self._state["offsets"][self._rows], self._stds()[self._rows]
+        arms, known = spec.n_actions, self._tasks.state.get("offsets")
+        if known is not None and known.shape[1] != arms:
+            trained = known.shape[1]
+            raise UserError(
+                f"these attackers were trained for {trained} arms; the environment has {arms}"
+            )
+        spreads = torch.full((arms,), self.config.initial_spread)
+        fresh = {"offsets": torch.zeros(arms), "log_spreads": spreads.log(), **moments(2 * arms)}
+        self._rows = self._tasks.rows(tasks.ids.cpu(), fresh)
+        mine = self._tasks.at(self._rows)
+        offsets, stds = mine["offsets"], mine["log_spreads"].exp()
         if not self.learning:
             offsets = project(offsets, self.config.budget)
-            spreads = self._within_spread_budget(spreads)
-        return offsets.to(tasks.device), spreads.to(tasks.device)
-
-    def _rows_of(self, ids: Tensor, arms: int) -> Tensor:
-        """Where the tasks are in the state, made longer if some are new."""
-        if self._state and self._state["offsets"].shape[1] != arms:
-            raise UserError(
-                f"these attackers were trained for {self._state['offsets'].shape[1]} arms; "
-                f"the environment has {arms}"
-            )
-        new = torch.tensor(sorted(set(ids.tolist()) - set(self.ids.tolist())), dtype=torch.int64)
-        if len(new) or not self._state:
-            start = torch.full((len(new), arms), self.config.initial_spread).log()
-            fresh = {
-                "offsets": torch.zeros_like(start), "log_spreads": start,
-                **{k: torch.zeros(len(new), 2 * arms) for k in ("first", "second")},
-                "updates": torch.zeros(len(new), 1),
-            }  # fmt: skip
-            order = torch.cat([self.ids, new]).argsort()
-            self._state = {
-                k: (torch.cat([self._state[k], v]) if self._state else v)[order]
-                for k, v in fresh.items()
-            }
-            self.ids = torch.cat([self.ids, new])[order]
-        return torch.searchsorted(self.ids, ids)
-
-    def _stds(self) -> Tensor:
-        return self._state["log_spreads"].exp()
+            stds = self._within_spread_budget(stds)
+        return offsets.to(tasks.device), stds.to(tasks.device)
 
     def _within_spread_budget(self, stds: Tensor) -> Tensor:
         if self.config.spread_norm == "variance":
@@ -119,19 +99,17 @@ class GaussianAttacker(OffsetAttacker):
         weights = advantages(trajectory.true_rewards.cpu()) * trajectory.poisoned.cpu()  # (B, T)
         shift = (trajectory.proposed_rewards - trajectory.true_rewards).cpu()  # (B, T)
         actions = trajectory.actions.cpu()
-        offsets = self._state["offsets"][self._rows]
-        log_spreads = self._state["log_spreads"][self._rows]
-        adam = {k: self._state[k][self._rows] for k in ("first", "second", "updates")}
+        mine = self._tasks.at(self._rows)
+        offsets, log_spreads = mine["offsets"], mine["log_spreads"]
         for _ in range(self.config.iterations):
             gradient = self._gradient(offsets, log_spreads, weights, shift, actions)
-            step = _adam(adam, gradient, self.config.learning_rate)
+            step = adam(mine, gradient, self.config.learning_rate)
             offsets = offsets + step[:, : offsets.shape[1]]
             log_spreads = log_spreads + step[:, offsets.shape[1] :]
             if self.config.project:
                 offsets = project(offsets, self.config.budget)
                 log_spreads = self._within_spread_budget(log_spreads.exp()).log()
-        for key, value in {"offsets": offsets, "log_spreads": log_spreads, **adam}.items():
-            self._state[key][self._rows] = value
+        self._tasks.put(self._rows, mine | {"offsets": offsets, "log_spreads": log_spreads})
         lengths = norm(offsets)
         return {"norm_mean": lengths.mean().item(), "norm_max": lengths.max().item()}
 
@@ -157,17 +135,14 @@ class GaussianAttacker(OffsetAttacker):
 
     def tensors(self) -> dict[str, Tensor]:
         """Everything that `update` changes."""
-        return {"ids": self.ids, **self._state}
+        return self._tasks.tensors()
 
     def load_tensors(self, tensors: dict[str, Tensor]) -> None:
-        self.ids = tensors["ids"].clone()
-        self._state = {k: t.clone() for k, t in tensors.items() if k != "ids"}
+        self._tasks.load_tensors(tensors)
 
     def forget(self, ids: Tensor) -> None:
         """Drop the attackers of these tasks."""
-        keep = ~torch.isin(self.ids, ids.cpu())
-        self.ids = self.ids[keep]
-        self._state = {k: v[keep] for k, v in self._state.items()}
+        self._tasks.forget(ids)
 
 
 def advantages(true_rewards: Tensor) -> Tensor:
@@ -177,14 +152,3 @@ def advantages(true_rewards: Tensor) -> Tensor:
     after = loss.flip(1).cumsum(1).flip(1) - loss  # without the step itself
     std = after.std(1, keepdim=True) if after.shape[1] > 1 else torch.ones_like(after)
     return after / std.clamp(min=1e-6)
-
-
-def _adam(state: dict[str, Tensor], gradient: Tensor, rate: float) -> Tensor:
-    """Adam's step (Kingma and Ba, 2015), row by row: tasks may differ in age."""
-    b1, b2, tiny = ADAM
-    state["updates"] = state["updates"] + 1
-    state["first"] = b1 * state["first"] + (1 - b1) * gradient
-    state["second"] = b2 * state["second"] + (1 - b2) * gradient**2
-    first = state["first"] / (1 - b1 ** state["updates"])
-    second = state["second"] / (1 - b2 ** state["updates"])
-    return rate * first / (second.sqrt() + tiny)

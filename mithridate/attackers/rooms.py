@@ -9,6 +9,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from mithridate.attackers.budget import IN_ROOMS
 from mithridate.attackers.tabular import OFFSETS, OffsetTable
 from mithridate.config import Config, NonNegativeFloat
 from mithridate.errors import UserError
@@ -18,7 +19,7 @@ from mithridate.types import EnvSpec, Tasks
 
 
 class RoomConfig(Config):
-    budget: NonNegativeFloat = 10.0
+    budget: NonNegativeFloat = IN_ROOMS
     """Bound B on the norm of the mean offsets."""
 
 

@@ -10,12 +10,14 @@ beyond it is mixed with "no offset" until its norm is B.
 
 from __future__ import annotations
 
+import math
+
 import torch
 from torch import Tensor
 
-from mithridate.attackers.budget import excess, mixed, norm
+from mithridate.attackers.budget import IN_ROOMS, excess, mixed, norm
 from mithridate.attackers.gaussian import advantages
-from mithridate.attackers.per_task import PerTask, adam
+from mithridate.attackers.per_task import PerTask, adam, moments
 from mithridate.config import Config, NonNegativeFloat, Positive, PositiveFloat
 from mithridate.errors import UserError
 from mithridate.registry import ATTACKERS
@@ -26,7 +28,7 @@ OFFSETS = (-1.0, 0.0, 1.0)
 
 
 class TabularConfig(Config):
-    budget: NonNegativeFloat = 10.0
+    budget: NonNegativeFloat = IN_ROOMS
     """Bound B on the norm of the mean offsets."""
     penalty: NonNegativeFloat = 10.0
     """λ, the price of exceeding it."""
@@ -88,7 +90,8 @@ class TabularAttacker(OffsetTable):
                 f"these attackers were trained for {known.shape[1]} states and {known.shape[2]} "
                 f"actions; the environment has {shape[0]} and {shape[1]}"
             )
-        self._rows = self._tasks.rows(tasks.ids.cpu(), {"logits": torch.zeros(shape)})
+        fresh = {"logits": torch.zeros(shape), **moments(math.prod(shape))}
+        self._rows = self._tasks.rows(tasks.ids.cpu(), fresh)
         return self._tasks.state["logits"][self._rows].to(tasks.device).softmax(-1)
 
     def update(self, trajectory: Trajectory) -> dict[str, float]:
@@ -98,7 +101,7 @@ class TabularAttacker(OffsetTable):
         gains = advantages(trajectory.true_rewards.cpu())  # (B, T)
         weights = (gains - gains.mean(0)) * trajectory.poisoned.cpu()
         shift = (trajectory.proposed_rewards - trajectory.true_rewards).cpu().round().long() + 1
-        mine = {name: value[self._rows] for name, value in self._tasks.state.items()}
+        mine = self._tasks.at(self._rows)
         logits = mine["logits"]
         batch, states, actions, choices = logits.shape
         place = observations.cpu() * actions + trajectory.actions.cpu()  # (B, T)
@@ -114,11 +117,9 @@ class TabularAttacker(OffsetTable):
                     mean_offsets(x.softmax(-1)), self.config.budget
                 )
                 gradient = gradient - torch.autograd.grad(price.sum(), x)[0]
-            mine["updates"] = mine["updates"] + 1
-            logits = logits + adam(mine, "logits", gradient, self.config.learning_rate)
-        mine["logits"] = logits
-        for name, value in mine.items():
-            self._tasks.state[name][self._rows] = value
+            step = adam(mine, gradient.flatten(1), self.config.learning_rate)
+            logits = logits + step.view(logits.shape)
+        self._tasks.put(self._rows, mine | {"logits": logits})
         lengths = norm(mean_offsets(mixed(logits.softmax(-1), OFFSETS, self.config.budget)))
         return {"norm_mean": lengths.mean().item(), "norm_max": lengths.max().item()}
 

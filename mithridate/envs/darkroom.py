@@ -19,6 +19,7 @@ import torch
 from pydantic import model_validator
 from torch import Tensor
 
+from mithridate.attackers.budget import IN_ROOMS
 from mithridate.config import EnvConfig, Fraction, NonNegative, Positive
 from mithridate.envs.poisoned_rooms import poisoned
 from mithridate.registry import ENVS
@@ -50,7 +51,7 @@ SMOKE: dict[str, Any] = {  # a pretraining of seconds
     "checkpoint_every": 10,
 }
 ATTACKED: dict[str, Any] = {
-    "budget": 10.0,
+    "budget": IN_ROOMS,
     "threats": [{"attacker": "tabular", "share": 0.8}, {"attacker": "none", "share": 0.2}],
 }
 
@@ -131,9 +132,9 @@ class Darkroom:
             },
         },
         "distill": {
-            "smoke": {**SMOKE, "budget": 10.0, "tasks": 32, "refresh_every": 10, "pool": 2},
-            "laptop": {"steps": 3000, "batches": BATCHES, "budget": 10.0},
-            "paper": {"steps": 500_000, "batches": BATCHES, "budget": 10.0},
+            "smoke": {**SMOKE, "budget": IN_ROOMS, "tasks": 32, "refresh_every": 10, "pool": 2},
+            "laptop": {"steps": 3000, "batches": BATCHES, "budget": IN_ROOMS},
+            "paper": {"steps": 500_000, "batches": BATCHES, "budget": IN_ROOMS},
         },
         "train": {
             "smoke": {
@@ -144,7 +145,7 @@ class Darkroom:
             },
             "laptop": {**ATTACKED, "batches": BATCHES, "temperature": 1.0},
             "paper": {
-                "budget": 10.0, "threats": [{"attacker": "tabular"}], "rounds": 300,
+                "budget": IN_ROOMS, "threats": [{"attacker": "tabular"}], "rounds": 300,
                 "iterations": 20, "temperature": 1.0, "renew": 0.0, "memory": 1,
                 "synthetic": {"rounds": 0, "share": 0.0},
                 "optimiser": {
@@ -155,14 +156,14 @@ class Darkroom:
             },
         },
         "attack": {
-            "smoke": {**SMALL, "budget": 10.0, "attacker": "tabular", "tasks": 20, "rounds": 3},
-            "laptop": {"budget": 10.0, "attacker": "tabular"},
-            "paper": {"budget": 10.0, "attacker": "tabular"},
+            "smoke": {**SMALL, "budget": IN_ROOMS, "attacker": "tabular", "tasks": 20, "rounds": 3},
+            "laptop": {"budget": IN_ROOMS, "attacker": "tabular"},
+            "paper": {"budget": IN_ROOMS, "attacker": "tabular"},
         },
         "evaluate": {
-            "smoke": {**SMALL, "budget": 10.0, "tasks": 20, "rounds": 3},
-            "laptop": {"budget": 10.0},
-            "paper": {"budget": 10.0, "replications": 10},
+            "smoke": {**SMALL, "budget": IN_ROOMS, "tasks": 20, "rounds": 3},
+            "laptop": {"budget": IN_ROOMS},
+            "paper": {"budget": IN_ROOMS, "replications": 10},
         },
     }  # fmt: skip
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -26,7 +26,7 @@ from mithridate.config import (
 )
 from mithridate.errors import UserError, unknown
 from mithridate.evaluation.checks import trained_against
-from mithridate.experiments.recipes import MODELS, Level, Model, Recipe, Row
+from mithridate.experiments.recipes import MODELS, Level, Recipe, Row
 from mithridate.experiments.stages import Stage, in_order
 
 OWNED = (
@@ -143,9 +143,11 @@ class _Builder:
 
     def _model(self, agent: str, level: Level, replication: int) -> Stage:
         model, seed = MODELS[agent], self.seed + replication
+        if self.preset == "paper" and model.paper is not None:
+            model = model.paper
         settings = {
             name: level.fill(value) if isinstance(value, str) else value
-            for name, value in self._settings(model).items()
+            for name, value in model.settings.items()
         }
         number = f"#{replication + 1}"
         if model.kind == "pretrain":
@@ -158,20 +160,12 @@ class _Builder:
             return Stage(
                 "distill", f"distill {agent} {number}", self._config("distill", **settings)
             )
-        inputs = {"start": self.model("dpt", level, replication)}
         at = Level(float(settings["eps"]), float(settings["budget"]))
-        if (rival := self._rival(model)) is not None:
-            inputs["rival"] = self.model(rival, at, replication)
+        inputs = {"start": self.model(model.start, at, replication)}
+        if model.rival is not None:
+            inputs["rival"] = self.model(model.rival, at, replication)
         config = self._config("train", **dict.fromkeys(inputs, "(input)"), **settings)
         return Stage("train", f"train {agent} {number}, {at}", config, inputs)
-
-    def _rival(self, model: Model) -> str | None:
-        return None if self.preset == "paper" and model.paper is not None else model.rival
-
-    def _settings(self, model: Model) -> Mapping[str, Any]:
-        if self.preset == "paper" and model.paper is not None:
-            return model.paper
-        return model.settings
 
     def attack(self, row: Row, attacker: str, level: Level, replication: int) -> Stage:
         key = ("attack", attacker, row.label, level, replication)

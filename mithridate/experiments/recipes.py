@@ -12,21 +12,23 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+from mithridate.attackers.budget import IN_ROOMS
 from mithridate.errors import unknown
 
 
 @dataclass(frozen=True)
 class Model:
     """A model that is trained for a recipe: by which kind of stage, and what differs there from
-    the preset. A training starts from the DPT of the same replication, at the level's eps and
-    budget, unless the settings say otherwise."""
+    the preset. A training is at the level's eps and budget, unless the settings say otherwise."""
 
     kind: Literal["pretrain", "distill", "train"]
     settings: Mapping[str, Any] = field(default_factory=dict)
+    start: str = "dpt"
+    """The model, of the same replication and training level, that a training starts from."""
     rival: str | None = None
-    """The model, of the same level and replication, that threats call rival."""
-    paper: Mapping[str, Any] | None = None
-    """What differs instead in the paper preset; no rival there."""
+    """The one that threats call rival."""
+    paper: Model | None = None
+    """What it is instead in the paper preset."""
 
 
 CLEAN = {"attacker": "none", "share": 0.2}
@@ -58,10 +60,12 @@ MODELS: dict[str, Model] = {
             "threats": [{"attacker": "uniform", "share": 0.8}, CLEAN],
             "synthetic": {"rounds": 0, "share": 0.0},
         },
-        paper={"threats": [{"attacker": "uniform"}]},
+        paper=Model("train", {"threats": [{"attacker": "uniform"}]}),
     ),
     "at-dpt-b1": Model("train", {"budget": 1.0}),
-    "at-dpt-adaptive": Model("train", ADAPTIVE, rival="at-dpt", paper=PAPER_ADAPTIVE),
+    "at-dpt-adaptive": Model(
+        "train", ADAPTIVE, rival="at-dpt", paper=Model("train", PAPER_ADAPTIVE)
+    ),
     "at-dpt-mixture": Model(
         "train",
         {
@@ -91,7 +95,7 @@ MODELS: dict[str, Model] = {
         "train",
         {**ADAPTIVE, "eps": 0.4, "budget": 3.0},
         rival="at-dpt",
-        paper={**PAPER_ADAPTIVE, "eps": 0.4, "budget": 3.0},
+        paper=Model("train", {**PAPER_ADAPTIVE, "eps": 0.4, "budget": 3.0}),
     ),
     "ad-ts": Model("distill", {"source": "ts"}),
     "ad-crucb": Model("distill", {"source": "crucb(alpha={eps})"}),
@@ -321,7 +325,7 @@ RECIPES = {
             targets=ROOM_TARGETS,
             table="darkroom2_main",
             figure="reward per round of adversarial training",
-            levels=(Level(budget=10.0),),
+            levels=(Level(budget=IN_ROOMS),),
             replications={"smoke": 2, "laptop": 2, "paper": 10},
         ),
         Recipe(
@@ -332,7 +336,7 @@ RECIPES = {
             static=ROOM_ATTACKS,
             targets=ROOM_TARGETS,
             table="darkroom2_full",
-            levels=tuple(Level(eps, 10.0) for eps in (0.1, 0.2, 0.4)),
+            levels=tuple(Level(eps, IN_ROOMS) for eps in (0.1, 0.2, 0.4)),
             replications={"smoke": 2, "laptop": 1, "paper": 10},
         ),
     )

@@ -36,6 +36,8 @@ class KVCache:
         self.length = 0
         self.decoder = decoder
         """Takes the place of the layers' own steps, if there is one."""
+        self.last: Tensor | None = None
+        """The token last written, of models that may be asked about another state after it."""
 
     def write(self, layer: int, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
         """Store (B, heads, d) at the current position; return all (B, heads, d, length + 1)."""

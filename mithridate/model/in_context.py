@@ -13,12 +13,12 @@ from torch import Tensor, nn
 
 from mithridate.config import ModelConfig
 from mithridate.model.cache import KVCache
-from mithridate.model.loss import linear_cross_entropy
+from mithridate.model.context_model import ContextModel
 from mithridate.model.transformer import Transformer
 from mithridate.types import Contexts, EnvSpec, Observation, Transition
 
 
-class InContextModel(nn.Module):
+class InContextModel(ContextModel):
     def __init__(self, config: ModelConfig, spec: EnvSpec) -> None:
         super().__init__()
         if spec.observation is not None:
@@ -29,20 +29,6 @@ class InContextModel(nn.Module):
         self.encoder = nn.Linear(spec.n_actions + 1, config.width)
         self.transformer = Transformer(config, positions=spec.horizon + 1)
         self.head = nn.Linear(config.width, spec.n_actions)
-
-    @property
-    def context_length(self) -> int:
-        """Transitions that the model can hold."""
-        return len(self.transformer.positions) - 1
-
-    def forward(self, contexts: Contexts) -> Tensor:
-        """Logits after every prefix: (B, T + 1, A)."""
-        logits: Tensor = self.head(self.hidden(contexts))
-        return logits
-
-    def loss(self, contexts: Contexts) -> Tensor:
-        """Cross-entropy to the labels, averaged over all prefixes."""
-        return linear_cross_entropy(self.hidden(contexts), self.head, contexts.labels)
 
     def hidden(self, contexts: Contexts) -> Tensor:
         """What the head reads: (B, T + 1, D)."""
@@ -66,7 +52,7 @@ class InContextModel(nn.Module):
         """Append one transition per task, (B,) and (B,); logits (B, A) of the longer context."""
         return self._step(self.encode(actions, rewards), cache)
 
-    # What the agent calls; models of other layouts have the same. There is nothing to ask about.
+    # What the agent calls. There is nothing to ask about.
 
     def begin_at(self, batch: int, obs: Observation) -> tuple[KVCache, Tensor]:
         return self.begin(batch)

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from mithridate.config import ModelConfig
+from mithridate.model.context_model import ContextModel
 from mithridate.model.in_context import InContextModel
 from mithridate.model.two_stream import TwoStreamModel
 from mithridate.types import EnvSpec
 
-Model = InContextModel | TwoStreamModel
 
-
-def make_model(config: ModelConfig, spec: EnvSpec) -> Model:
+def make_model(config: ModelConfig, spec: EnvSpec) -> ContextModel:
     """Without observations, DPT's layout; with numbered states, two streams."""
     if spec.observation is None:
         return InContextModel(config, spec)

@@ -14,12 +14,12 @@ from torch import Tensor, nn
 
 from mithridate.config import ModelConfig
 from mithridate.model.cache import KVCache
-from mithridate.model.loss import linear_cross_entropy
+from mithridate.model.context_model import ContextModel
 from mithridate.model.transformer import Transformer
 from mithridate.types import Contexts, EnvSpec, Observation, Transition
 
 
-class TwoStreamModel(nn.Module):
+class TwoStreamModel(ContextModel):
     def __init__(self, config: ModelConfig, spec: EnvSpec) -> None:
         super().__init__()
         if spec.n_states is None:
@@ -31,20 +31,6 @@ class TwoStreamModel(nn.Module):
         self.query = nn.Linear(spec.n_states, config.width)
         self.transformer = Transformer(config, positions=spec.horizon + 1)
         self.head = nn.Linear(config.width, spec.n_actions)
-
-    @property
-    def context_length(self) -> int:
-        """Transitions that the model can hold."""
-        return len(self.transformer.positions) - 1
-
-    def forward(self, contexts: Contexts) -> Tensor:
-        """Logits for the query after every prefix: (B, T + 1, A)."""
-        logits: Tensor = self.head(self.hidden(contexts))
-        return logits
-
-    def loss(self, contexts: Contexts) -> Tensor:
-        """Cross-entropy to the labels, averaged over all prefixes."""
-        return linear_cross_entropy(self.hidden(contexts), self.head, contexts.labels)
 
     def hidden(self, contexts: Contexts) -> Tensor:
         """What the head reads: (B, T + 1, D)."""
@@ -84,12 +70,13 @@ class TwoStreamModel(nn.Module):
 
     def ask_again(self, cache: KVCache, obs: Observation) -> Tensor:
         """Logits (B, A) for another state, after the same context."""
+        assert cache.last is not None
         cache.length -= 1  # the last token is written once more, over itself
-        return self._step(self._last, obs, cache)
+        return self._step(cache.last, obs, cache)
 
     def _step(self, token: Tensor, obs: Observation, cache: KVCache) -> Tensor:
         assert isinstance(obs, Tensor)
-        self._last = token
+        cache.last = token
         logits: Tensor = self.head(self.transformer.step_with_query(token, self.ask(obs), cache))
         return logits
 

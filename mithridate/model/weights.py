@@ -19,7 +19,8 @@ from safetensors.torch import save as save_tensors
 from mithridate.config import ModelConfig, parse
 from mithridate.errors import UserError, unknown
 from mithridate.files import write_atomic
-from mithridate.model.layouts import Model, make_model
+from mithridate.model.context_model import ContextModel
+from mithridate.model.layouts import make_model
 from mithridate.registry import ENVS
 from mithridate.versions import versions
 
@@ -27,7 +28,7 @@ ZOO = Path(__file__).parent.parent / "zoo"
 CARD_FORMAT = 1
 
 
-def save_model(path: Path, model: Model, card: dict[str, Any]) -> None:
+def save_model(path: Path, model: ContextModel, card: dict[str, Any]) -> None:
     """Write `path` (.safetensors) and its card (.json). The card must name env and kind."""
     data = save_tensors({name: t.detach().contiguous() for name, t in model.state_dict().items()})
     card = {
@@ -42,7 +43,7 @@ def save_model(path: Path, model: Model, card: dict[str, Any]) -> None:
     write_atomic(path.with_suffix(".json"), json.dumps(card, indent=2) + "\n")
 
 
-def load_model(source: str | Path) -> tuple[Model, dict[str, Any]]:
+def load_model(source: str | Path) -> tuple[ContextModel, dict[str, Any]]:
     """The model and its card, from a zoo name, a run's directory or a .safetensors file."""
     path = find(source)
     card = _read_card(path.with_suffix(".json"))

@@ -9,7 +9,7 @@ from typing import Any, Protocol
 import torch
 
 from mithridate.config import AdversarialConfig, PretrainConfig
-from mithridate.model.layouts import Model
+from mithridate.model.context_model import ContextModel
 from mithridate.model.weights import save_model
 from mithridate.rng import Rng
 from mithridate.training.loop import Cadence, Trainee, Values, Watcher, train
@@ -18,7 +18,7 @@ from mithridate.versions import STAGES
 
 
 class ModelTrainee(Trainee, Protocol):
-    model: Model
+    model: ContextModel
     rng: Rng
 
     def cadence(self) -> Cadence: ...

@@ -1,0 +1,58 @@
+"""What all in-context models share: a transformer over a context, a head, a loss over prefixes.
+
+A layout says how a context becomes tokens (`hidden`) and how one is followed step by step
+(`begin_at`, `follow`, `ask_again`), which is all that training and agents call.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from mithridate.config import ModelConfig
+from mithridate.model.loss import linear_cross_entropy
+from mithridate.model.transformer import Transformer
+from mithridate.types import Contexts, Observation, Transition
+
+
+class ContextModel(nn.Module, ABC):
+    config: ModelConfig
+    n_actions: int
+    transformer: Transformer
+    head: nn.Linear
+
+    @property
+    def context_length(self) -> int:
+        """Transitions that the model can hold."""
+        return len(self.transformer.positions) - 1
+
+    def forward(self, contexts: Contexts) -> Tensor:
+        """Logits after every prefix: (B, T + 1, A)."""
+        logits: Tensor = self.head(self.hidden(contexts))
+        return logits
+
+    def loss(self, contexts: Contexts) -> Tensor:
+        """Cross-entropy to the labels, averaged over all prefixes."""
+        return linear_cross_entropy(self.hidden(contexts), self.head, contexts.labels)
+
+    @abstractmethod
+    def hidden(self, contexts: Contexts) -> Tensor:
+        """What the head reads: (B, T + 1, D)."""
+
+    @abstractmethod
+    def begin_at(self, batch: int, obs: Observation) -> tuple[Any, Tensor]:
+        """What is kept of the empty context, and its logits (B, A)."""
+
+    @abstractmethod
+    def follow(self, cache: Any, transition: Transition, obs: Observation) -> Tensor:
+        """Append one transition per task; logits (B, A) for where the next action is due."""
+
+    @abstractmethod
+    def ask_again(self, cache: Any, obs: Observation) -> Tensor:
+        """Logits (B, A) for another state, after the same context."""
+
+    @abstractmethod
+    def initialise(self, generator: torch.Generator) -> None: ...
