@@ -250,12 +250,13 @@ class Env(Protocol):
         contexts: Contexts,
         *,
         eps: Tensor,
-        budget: float,
+        budget: Tensor,
         switching: float,
         rng: Rng,
     ) -> Contexts:
         """`contexts` with a share eps (B,) of the rewards corrupted at random, by attacks of many
-        kinds within the budget; in a share `switching` of them the attack adapts on the way."""
+        kinds within their budgets (B,); in a share `switching` of them the attack adapts on the
+        way."""
         ...
 
 

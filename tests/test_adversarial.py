@@ -53,7 +53,7 @@ def test_the_victim_learns_from_what_it_saw_and_the_labels_are_true():
 
 def test_random_offsets_fill_the_budget_and_no_more():
     values = torch.rand(4000, 5, generator=torch.Generator().manual_seed(0))
-    offsets = random_offsets(values, 3.0, Rng(0))
+    offsets = random_offsets(values, torch.full((4000,), 3.0), Rng(0))
     length = offsets.norm(dim=1)
     assert length.max() <= 3.0 + 1e-5 and length.min() < 0.3
     assert (offsets.count_nonzero(1) <= 2).float().mean() > 0.2, "some are sparse"
@@ -66,7 +66,8 @@ def test_synthetic_poison_hits_the_right_share_and_nothing_else():
     tasks = env.sample_tasks(100, Rng(0))
     clean = env.sample_contexts(tasks, 400, Rng(1))
     eps = torch.tensor([0.0, 0.4]).repeat(50)
-    dirty = poisoned(clean, tasks.means, eps=eps, budget=3.0, spread_budget=1.0, rng=Rng(2))
+    ones = torch.ones(100)
+    dirty = poisoned(clean, tasks.means, eps=eps, budget=3 * ones, spread_budget=ones, rng=Rng(2))
     assert torch.equal(dirty.actions, clean.actions) and torch.equal(dirty.labels, clean.labels)
     changed = (dirty.rewards != clean.rewards).float().mean(1)
     assert changed[0::2].max() == 0
@@ -78,7 +79,8 @@ def test_no_budget_no_poison():
     tasks = env.sample_tasks(10, Rng(0))
     clean = env.sample_contexts(tasks, 20, Rng(1))
     eps = torch.full((10,), 0.4)
-    same = poisoned(clean, tasks.means, eps=eps, budget=0.0, spread_budget=0.0, rng=Rng(2))
+    none = torch.zeros(10)
+    same = poisoned(clean, tasks.means, eps=eps, budget=none, spread_budget=none, rng=Rng(2))
     assert torch.equal(same.rewards, clean.rewards)
 
 
@@ -88,8 +90,8 @@ def test_offsets_may_change_on_the_way(share):
     tasks = env.sample_tasks(400, Rng(0))
     clean = env.sample_contexts(tasks, 200, Rng(1))
     dirty = poisoned(
-        clean, tasks.means, eps=torch.ones(400), budget=3.0, spread_budget=0.0, switching=share,
-        rng=Rng(2),
+        clean, tasks.means, eps=torch.ones(400), budget=torch.full((400,), 3.0),
+        spread_budget=torch.zeros(400), switching=share, rng=Rng(2),
     )  # fmt: skip
     shift = dirty.rewards - clean.rewards
     assert (shift.abs() <= 3.0 + 1e-5).all()
@@ -130,6 +132,23 @@ def test_tasks_are_divided_among_threats_and_renewed(smoke_model):
     attacked = trainee.attacker.parts[0][1].tensors()["ids"]
     assert set(attacked.tolist()) <= set(ids.tolist()) | set(range(10))
     assert len(trainee.memory) == 1
+
+
+def test_synthetic_contexts_are_of_a_threats_eps_and_budget(smoke_model, monkeypatch):
+    threats = [{"eps": 0.1, "budget": 5.0}, {"eps": 0.3, "budget": 1.0}, {}, {"attacker": "none"}]
+    config = smoke(smoke_model, f"threats={json.dumps(threats)}", "synthetic.clean=0.25")
+    trainee = AdversarialTraining(config)
+    seen = {}
+    monkeypatch.setattr(trainee.env, "poison_contexts", lambda *_, **given: seen.update(given))
+    trainee._synthetic(4000, 5, Rng(0))
+    pairs = torch.stack([seen["eps"], seen["budget"]], 1)
+    kinds, count = pairs.unique(dim=0, return_counts=True)
+    wanted = [(e, b) for e, b in ((0.1, 5.0), (0.3, 1.0), (0.4, 3.0))]
+    wanted += [(0.0, b) for _, b in wanted]
+    torch.testing.assert_close(kinds, torch.tensor(sorted(wanted)))
+    share = dict(zip(map(tuple, kinds.tolist()), (count / 4000).tolist(), strict=True))
+    assert sum(s for (e, _), s in share.items() if e == 0) == pytest.approx(0.25, abs=0.03)
+    assert all(s == pytest.approx(0.25, abs=0.03) for (e, _), s in share.items() if e > 0)
 
 
 def test_attackers_may_chase_somebody_else(smoke_model, monkeypatch):

@@ -150,8 +150,8 @@ def test_poisoned_contexts(env):
 
     def poisoned(budget, switching=0.0, eps=0.3, seed=2):
         return env.poison_contexts(
-            tasks, clean, eps=torch.full((n,), eps), budget=budget, switching=switching,
-            rng=Rng(seed),
+            tasks, clean, eps=torch.full((n,), eps), budget=torch.as_tensor(budget).expand(n),
+            switching=switching, rng=Rng(seed),
         )  # fmt: skip
 
     for switching in (0.0, 0.5):
@@ -162,6 +162,9 @@ def test_poisoned_contexts(env):
         changed = (dirty.rewards != clean.rewards).float().mean()
         assert 0.02 < changed < 0.33
     assert torch.equal(poisoned(0.0).rewards, clean.rewards)
+    some = torch.arange(n) % 2 == 0
+    same = (poisoned(some.float(), 0.5).rewards == clean.rewards).all(1)
+    assert same[~some].all() and not same[some].all(), "each context has a budget of its own"
     assert torch.equal(poisoned(1.0, eps=0.0).rewards, clean.rewards)
 
 

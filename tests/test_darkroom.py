@@ -270,7 +270,7 @@ def test_the_uniform_attack_has_an_offset_for_every_state_and_action():
 def test_synthetic_offsets_are_within_the_budget_and_of_all_kinds(budget):
     env = make_env("darkroom2")
     tasks = env.sample_tasks(400, Rng(0))
-    offsets = random_offsets(tasks.rewards, tasks.after, budget, Rng(1))
+    offsets = random_offsets(tasks.rewards, tasks.after, torch.full((400,), budget), Rng(1))
     lengths = offsets.flatten(1).norm(dim=1)
     assert (lengths <= budget).all() and lengths.max() > 0.95 * budget
     assert (offsets.abs() <= 1).all()
@@ -286,7 +286,12 @@ def test_poisoned_rewards_differ_by_one():
     tasks = env.sample_tasks(50, Rng(0))
     clean = env.sample_contexts(tasks, 100, Rng(1))
     dirty = env.poison_contexts(
-        tasks, clean, eps=torch.full((50,), 0.4), budget=10.0, switching=0.5, rng=Rng(2)
+        tasks,
+        clean,
+        eps=torch.full((50,), 0.4),
+        budget=torch.full((50,), 10.0),
+        switching=0.5,
+        rng=Rng(2),
     )
     assert set((dirty.rewards - clean.rewards).unique().tolist()) == set(OFFSETS)
 
@@ -299,7 +304,12 @@ def test_offsets_may_change_on_the_way():
 
     def contradictory(switching):
         dirty = env.poison_contexts(
-            tasks, clean, eps=torch.ones(400), budget=10.0, switching=switching, rng=Rng(2)
+            tasks,
+            clean,
+            eps=torch.ones(400),
+            budget=torch.full((400,), 10.0),
+            switching=switching,
+            rng=Rng(2),
         )
         shift = dirty.rewards - clean.rewards  # (B, T)
         place = F.one_hot(clean.states * 5 + clean.actions, 20).bool()  # (B, T, S A)

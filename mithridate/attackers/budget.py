@@ -30,8 +30,9 @@ def norm(offsets: Tensor) -> Tensor:
     return lengths
 
 
-def project(offsets: Tensor, budget: float) -> Tensor:
-    """The nearest offsets (B, ...) whose norm is at most `budget`; those within are unchanged."""
+def project(offsets: Tensor, budget: float | Tensor) -> Tensor:
+    """The nearest offsets (B, ...) whose norm is at most `budget`, a number or one for each task;
+    those within are unchanged."""
     lengths = norm(offsets)
     scale = torch.where(lengths > budget, budget / lengths.clamp(min=1e-30), 1.0)
     # A scaled vector may come out a rounding error too long: shrink until it does not.

@@ -187,11 +187,11 @@ class Bandit:
         contexts: Contexts,
         *,
         eps: Tensor,
-        budget: float,
+        budget: Tensor,
         switching: float,
         rng: Rng,
     ) -> Contexts:
         return poisoned(
-            contexts, tasks.means, eps=eps, budget=budget, spread_budget=min(1.0, budget),
+            contexts, tasks.means, eps=eps, budget=budget, spread_budget=budget.clamp(max=1.0),
             switching=switching, rng=rng,
         )  # fmt: skip

@@ -261,7 +261,7 @@ class Darkroom:
         contexts: Contexts,
         *,
         eps: Tensor,
-        budget: float,
+        budget: Tensor,
         switching: float,
         rng: Rng,
     ) -> Contexts:

@@ -27,8 +27,8 @@ KINDS = (0.4, 0.2, 0.2, 0.2)
 """How probable dense, sparse, opposed and paired offsets are."""
 
 
-def random_offsets(values: Tensor, budget: float, rng: Rng) -> Tensor:
-    """(B, A) offsets with norm up to `budget`, given the arms' values (B, A)."""
+def random_offsets(values: Tensor, budget: Tensor, rng: Rng) -> Tensor:
+    """(B, A) offsets with norm up to `budget` (B,), given the arms' values (B, A)."""
     draw = rng.generator()
     batch, arms = values.shape
     means = values.cpu().numpy()
@@ -44,7 +44,7 @@ def random_offsets(values: Tensor, budget: float, rng: Rng) -> Tensor:
     pair[rows, rank[:, -1]] -= np.sin(angle)
     kind = draw.choice(len(KINDS), batch, p=KINDS)
     direction = np.stack([dense, sparse, opposed, pair])[kind, rows]  # (B, A)
-    length = budget * draw.random((batch, 1)) ** (1 / 3)
+    length = budget.double().cpu().numpy()[:, None] * draw.random((batch, 1)) ** (1 / 3)
     unit = direction / np.maximum(np.linalg.norm(direction, axis=1, keepdims=True), 1e-12)
     return torch.from_numpy((length * unit).astype(np.float32)).to(values.device)
 
@@ -54,20 +54,21 @@ def poisoned(
     values: Tensor,
     *,
     eps: Tensor,
-    budget: float,
-    spread_budget: float,
+    budget: Tensor,
+    spread_budget: Tensor,
     rng: Rng,
     switching: float = 0.0,
 ) -> Contexts:
-    """`contexts` with a share eps (B,) of the rewards corrupted by random offsets and spreads. In a
-    share `switching` of them the offsets change on the way, or follow the rewards."""
+    """`contexts` with a share eps (B,) of the rewards corrupted by random offsets and spreads, each
+    within its own budget (B,). In a share `switching` of them the offsets change on the way, or
+    follow the rewards."""
     offsets = random_offsets(values, budget, rng.child("offsets"))
     draw = rng.child("spreads").generator()
     spreads = np.abs(draw.standard_normal(tuple(values.shape)))
-    spreads *= spread_budget * draw.random((len(values), 1)) * (draw.random((len(values), 1)) < 0.5)
-    if spread_budget > 0:
-        length = np.linalg.norm(spreads, axis=1, keepdims=True)
-        spreads /= np.maximum(length, spread_budget) / spread_budget
+    most = spread_budget.double().cpu().numpy()[:, None]
+    spreads *= most * draw.random((len(values), 1)) * (draw.random((len(values), 1)) < 0.5)
+    length = np.linalg.norm(spreads, axis=1, keepdims=True)
+    spreads /= np.where(most > 0, np.maximum(length, most) / np.where(most > 0, most, 1.0), 1.0)
     shape = tuple(contexts.rewards.shape)
     device = contexts.rewards.device
     hit = torch.from_numpy(draw.random(shape, dtype=np.float32)).to(device) < eps[:, None]
@@ -81,7 +82,7 @@ def poisoned(
 
 
 def _adapted(
-    shift: Tensor, contexts: Contexts, values: Tensor, budget: float, share: float, rng: Rng
+    shift: Tensor, contexts: Contexts, values: Tensor, budget: Tensor, share: float, rng: Rng
 ) -> Tensor:
     """Offsets (B, T) that, in a share of the contexts, are what an adaptive attacker might do:
     half of the time they follow the rewards from the beginning, and they may be others from one or
@@ -110,9 +111,11 @@ def _adapted(
     return shift
 
 
-def _following(rewards: Tensor, values: Tensor, budget: float, draw: np.random.Generator) -> Tensor:
+def _following(
+    rewards: Tensor, values: Tensor, budget: Tensor, draw: np.random.Generator
+) -> Tensor:
     """(B, T): offsets that pull rewards towards, and beyond, a value near the arms' average."""
     slope, offset = draw.random((2, len(values), 1), dtype=np.float32)
     centre = values.mean(1, keepdim=True) + torch.from_numpy(offset - 0.5).to(values.device)
     strength = torch.from_numpy(0.5 + 3.5 * slope).to(values.device)
-    return (strength * (centre - rewards)).clamp(-budget, budget)
+    return (strength * (centre - rewards)).clamp(-budget[:, None], budget[:, None])

@@ -24,8 +24,8 @@ from mithridate.rng import Rng
 from mithridate.types import Contexts
 
 
-def random_offsets(rewards: Tensor, after: Tensor, budget: float, rng: Rng) -> Tensor:
-    """(B, S, A): mean offsets in [−1, 1] with norm up to `budget`, given what cells are worth
+def random_offsets(rewards: Tensor, after: Tensor, budget: Tensor, rng: Rng) -> Tensor:
+    """(B, S, A): mean offsets in [−1, 1] with norm up to `budget` (B,), given what cells are worth
     (B, S) and where actions lead (S, A)."""
     draw = rng.generator()
     batch, cells = rewards.shape
@@ -60,7 +60,7 @@ def poisoned(
     after: Tensor,
     *,
     eps: Tensor,
-    budget: float,
+    budget: Tensor,
     switching: float,
     rng: Rng,
 ) -> Contexts:

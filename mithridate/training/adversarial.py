@@ -166,13 +166,16 @@ class AdversarialTraining:
         contexts = self.env.sample_contexts(tasks, length, rng.child("contexts"))
         contexts = self._taught(contexts, tasks, rng.child("labels"))
         draw = rng.child("eps").generator()
-        threats = [t for t in self.config.threats if t.attacker != "none"]
-        choices = np.array([_or(t.eps, self.config.eps) for t in threats] or [0.0])
-        eps = choices[draw.integers(0, len(choices), n)]
-        eps = np.where(draw.random(n) < self.config.synthetic.clean, 0.0, eps)
-        budget = max([_or(t.budget, self.config.budget) for t in threats] or [0.0])
+        threats = [
+            (_or(t.eps, self.config.eps), _or(t.budget, self.config.budget))
+            for t in self.config.threats
+            if t.attacker != "none"
+        ]
+        choices = np.array(threats or [(0.0, 0.0)], dtype=np.float32)
+        eps, budget = torch.from_numpy(choices[draw.integers(0, len(choices), n)]).unbind(1)
+        clean = torch.from_numpy(draw.random(n) < self.config.synthetic.clean)
         return self.env.poison_contexts(
-            tasks, contexts, eps=torch.from_numpy(eps.astype(np.float32)), budget=budget,
+            tasks, contexts, eps=eps.masked_fill(clean, 0.0), budget=budget,
             switching=self.config.synthetic.switching, rng=rng.child("poison"),
         )  # fmt: skip
 
