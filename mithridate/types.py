@@ -46,6 +46,8 @@ class EnvSpec:
     """Shape without the batch axis; None if there is nothing to observe."""
     n_states: int | None = None
     """If observations are the numbers of states, 0 … n_states − 1: how many there are."""
+    features: tuple[tuple[float, ...], ...] | None = None
+    """(A, D): what is known of each action, the same in all tasks."""
     noise_size: int = 0
     """Standard normal numbers that one `step` consumes per task."""
 

@@ -106,7 +106,9 @@ def test_every_field_is_read_by_somebody(monkeypatch, tmp_path):
         EvaluateConfig, "evaluate", "bandit", "smoke", ["threads=1", "adaptive_rounds=1"],
         attackers=("none", *Bandit.attacks, "learned(ts)", "adaptive(ts)"),
     )  # fmt: skip
-    bandits = [name for name in AGENTS.names() if name not in ("npg", "q_learning")]
+    rooms, linear = ("npg", "q_learning"), ("linucb", "crlinucb", "lin_ts")
+    evaluate_config(resolve(EvaluateConfig, "evaluate", "linear_bandit", "smoke"), list(linear))
+    bandits = [name for name in AGENTS.names() if name not in (*rooms, *linear)]
     agents = ["rts(level=known)", "rts(level=unknown)", *bandits, str(weights)]
     evaluate_config(config, agents)
     config = resolve(

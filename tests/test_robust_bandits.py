@@ -133,7 +133,7 @@ def test_the_oracles_posterior_is_bayes_rule():
                 clean = stats.norm.pdf(r, grid, 0.3)
                 density *= 0.7 * clean + 0.3 * stats.norm.pdf(r, grid + phi, 0.3)
             expected = (density / density.sum()).cumsum()
-            np.testing.assert_allclose(agent._cdf[task, a].numpy(), expected, atol=2e-4)
+            np.testing.assert_allclose(agent.belief.cdf[task, a].numpy(), expected, atol=2e-4)
 
 
 @pytest.mark.parametrize("attacker", ["raise_worst", "lower_best", "swap"])

@@ -40,6 +40,14 @@ class InContextAgent:
                 f"this model was trained for {self.model.n_actions} actions; "
                 f"the environment has {spec.n_actions}"
             )
+        features: Tensor | None = getattr(self.model, "features", None)
+        if features is not None:
+            here = None if spec.features is None else torch.tensor(spec.features)
+            if here is None or not torch.equal(features.cpu(), here):
+                raise UserError(
+                    "this model was trained for arms with other features; it knows nothing of "
+                    "these: use it where it was trained, or train one here"
+                )
         if spec.horizon > self.model.context_length:
             raise UserError(
                 f"this model holds {self.model.context_length} transitions; "

@@ -1,7 +1,8 @@
 """Posterior sampling that knows eps and the attack: what no victim can beat by much.
 
 For an arm with mean μ, a reward is seen with density (1 − ε)·N(μ, s²) + ε·N(μ + φ, s² + σ²). The
-posterior of each arm's mean over a grid on [0, 1] is exact; the arm is chosen by sampling from it.
+posterior over a grid is exact: of each arm's mean on [0, 1], or, where arms have features, of the
+weights, which all arms share. The arm is chosen by sampling from it.
 
 Offsets that are made from the arms' means (`mirror`) give them away to whoever knows them. With
 `knows=rule` it knows how they are made, but not the offsets: what can be learned at all from
@@ -11,6 +12,7 @@ rewards poisoned like this.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import Literal
 
 import torch
@@ -26,6 +28,8 @@ from mithridate.types import EnvSpec, Observation, Secrets
 class PosteriorOracleConfig(Config):
     grid: Positive = 101
     """Values of the mean that are told apart."""
+    axis: Positive = 41
+    """Where arms have features: points along each axis of the weights' grid."""
     knows: Literal["offsets", "rule"] = "offsets"
     """What of the attack: its offsets, or how they follow from the arms' means."""
 
@@ -45,27 +49,24 @@ class PosteriorOracle:
         if noise is None or spec.observation is not None:
             raise UserError("posterior_oracle needs a bandit with Gaussian noise")
         self._noise = max(float(noise), 1e-3)
-        self._rng = rng
         self._rows = torch.arange(batch, device=rng.device)
-        self._grid = torch.linspace(0, 1, self.config.grid, device=rng.device)  # (G,)
-        self._logs = torch.zeros(batch, spec.n_actions, self.config.grid, device=rng.device)
-        self._cdf = self._logs.softmax(2).cumsum(2)
+        self.belief: _Arms | _Weights
+        if spec.features is None:
+            self.belief = _Arms(spec, batch, self.config.grid, rng, self._log_likelihood)
+        else:
+            self.belief = _Weights(spec, batch, self.config.axis, rng, self._log_likelihood)
 
     def act(self, obs: Observation) -> Tensor:
-        uniform = self._rng.uniform(self._logs.shape[1])[..., None]  # (B, A, 1)
-        place = (self._cdf < uniform).sum(2).clamp(max=self.config.grid - 1)
-        return self._grid[place].argmax(1)
+        return self.belief.sample().argmax(1)
 
     def observe(
         self, obs: Observation, actions: Tensor, rewards: Tensor, next_obs: Observation
     ) -> None:
-        arm = (self._rows, actions)
-        self._logs[arm] += self._log_likelihood(actions, rewards)
-        self._cdf[arm] = self._logs[arm].softmax(1).cumsum(1)
+        self.belief.update(actions, rewards)
 
-    def _log_likelihood(self, actions: Tensor, rewards: Tensor) -> Tensor:
-        """(B, G) of the rewards seen, for each value of the pulled arm's mean."""
-        residual = rewards[:, None] - self._grid
+    def _log_likelihood(self, actions: Tensor, rewards: Tensor, means: Tensor) -> Tensor:
+        """(B, G) of the rewards seen, for what the pulled arm's mean may be (B, G)."""
+        residual = rewards[:, None] - means
         eps = torch.as_tensor(self.secrets.eps, dtype=residual.dtype, device=residual.device)
         eps = eps.expand(len(rewards))[:, None]
         clean = (1 - eps).log() + _log_normal(residual, torch.tensor(self._noise))
@@ -78,7 +79,7 @@ class PosteriorOracle:
         if self.config.knows == "rule":
             if not hasattr(attacker, "rule"):
                 raise UserError("posterior_oracle(knows=rule): this attack has no rule; see mirror")
-            shift = attacker.rule(self._grid)
+            shift = attacker.rule(means)
         else:
             shift = offsets[self._rows, actions][:, None]
         spreads: Tensor | None = getattr(attacker, "spreads", None)
@@ -87,6 +88,95 @@ class PosteriorOracle:
             variance = variance + spreads[self._rows, actions][:, None] ** 2
         poisoned = eps.log() + _log_normal(residual - shift, variance.sqrt())
         return torch.logaddexp(clean, poisoned)
+
+
+Likelihood = Callable[[Tensor, Tensor, Tensor], Tensor]
+
+
+class _Arms:
+    """Independent arms: G values for the mean of each."""
+
+    def __init__(
+        self, spec: EnvSpec, batch: int, grid: int, rng: TaskStreams, likelihood: Likelihood
+    ) -> None:
+        self._rng, self._likelihood = rng, likelihood
+        self._rows = torch.arange(batch, device=rng.device)
+        self._grid = torch.linspace(0, 1, grid, device=rng.device)  # (G,)
+        self._logs = torch.zeros(batch, spec.n_actions, grid, device=rng.device)
+        self.cdf = self._logs.softmax(2).cumsum(2)  # (B, A, G)
+
+    def update(self, actions: Tensor, rewards: Tensor) -> None:
+        arm = (self._rows, actions)
+        self._logs[arm] += self._likelihood(actions, rewards, self._grid.expand(len(actions), -1))
+        self.cdf[arm] = self._logs[arm].softmax(1).cumsum(1)
+
+    def sample(self) -> Tensor:
+        """(B, A)."""
+        uniform = self._rng.uniform(self.cdf.shape[1])[..., None]  # (B, A, 1)
+        place = (self.cdf < uniform).sum(2).clamp(max=len(self._grid) - 1)
+        return self._grid[place]
+
+
+class _Weights:
+    """Linear arms with weights from N(0, I / D): a grid around where each task's may be, laid anew,
+    and narrower, whenever there are twice as many rewards."""
+
+    REACH = 5.0
+    """Of the grid, in standard deviations."""
+
+    def __init__(
+        self, spec: EnvSpec, batch: int, axis: int, rng: TaskStreams, likelihood: Likelihood
+    ) -> None:
+        self._rng, self._likelihood = rng, likelihood
+        self._features = torch.tensor(spec.features, device=rng.device)  # (A, D)
+        dimension = self._features.shape[1]
+        if dimension > 2:
+            raise UserError("posterior_oracle needs features of at most two dimensions")
+        line = torch.linspace(-self.REACH, self.REACH, axis, device=rng.device)
+        self._grid = torch.cartesian_prod(*[line] * dimension).view(-1, dimension)  # (G, D)
+        self._step = 2 * self.REACH / max(1, axis - 1)
+        self._seen: list[tuple[Tensor, Tensor]] = []
+        eye = torch.eye(dimension, device=rng.device)
+        self._lay(
+            torch.zeros(batch, dimension, device=rng.device), eye.expand(batch, -1, -1) / dimension
+        )
+
+    def _lay(self, centre: Tensor, covariance: Tensor) -> None:
+        """A grid around `centre` (B, D), along the axes of `covariance` (B, D, D)."""
+        self._root: Tensor = torch.linalg.cholesky(covariance)
+        self.weights: Tensor  # (B, G, D)
+        self.weights = centre[:, None] + (self._root[:, None] * self._grid[:, None, :]).sum(3)
+        self.logs = -0.5 * len(self._features[0]) * self.weights.square().sum(2)  # (B, G): prior
+        for actions, rewards in self._seen:
+            self.logs += self._likelihood(actions, rewards, self._means(actions))
+
+    def _means(self, actions: Tensor) -> Tensor:
+        return (self.weights * self._features[actions][:, None, :]).sum(2)
+
+    def update(self, actions: Tensor, rewards: Tensor) -> None:
+        self._seen.append((actions, rewards))
+        self.logs += self._likelihood(actions, rewards, self._means(actions))
+        number = len(self._seen)
+        if number >= 4 and number & (number - 1) == 0:
+            share = self.logs.softmax(1)[..., None]  # (B, G, 1)
+            centre = (share * self.weights).sum(1)
+            away = self.weights - centre[:, None]
+            covariance = (share[..., None] * away[..., :, None] * away[..., None, :]).sum(1)
+            # No narrower than what this grid can tell apart.
+            cell = (self._step * self._root)[..., :, None, :] * (self._step * self._root)[
+                ..., None, :, :
+            ]
+            self._lay(centre, covariance + cell.sum(3) / 12)
+
+    def sample(self) -> Tensor:
+        """(B, A). Between the points of the grid, anywhere."""
+        uniform = self._rng.uniform(1 + self._grid.shape[1])  # (B, 1 + D)
+        cdf = self.logs.softmax(1).cumsum(1)
+        place = torch.searchsorted(cdf, uniform[:, :1].contiguous()).clamp(max=len(self._grid) - 1)
+        jitter = (self._root * (self._step * (uniform[:, None, 1:] - 0.5))).sum(2)  # (B, D)
+        index = place[..., None].expand(-1, -1, self.weights.shape[2])
+        weights = self.weights.gather(1, index).squeeze(1) + jitter
+        return (weights[:, None, :] * self._features).sum(2)
 
 
 def _log_normal(x: Tensor, std: Tensor) -> Tensor:

@@ -95,5 +95,5 @@ class Mirror(OffsetAttacker):
         return offsets, None
 
     def rule(self, means: Tensor) -> Tensor:
-        """(B, G): the offset that an arm with each of these means (G,) would have."""
+        """(B, G): the offset that an arm with each of these means (B, G) would have."""
         return self._slope * (self._centre - means)

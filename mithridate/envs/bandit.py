@@ -10,18 +10,16 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
 import numpy as np
 import torch
-from torch import Tensor
 
-from mithridate.config import EnvConfig, NonNegativeFloat, Positive
-from mithridate.envs.poisoned_arms import poisoned
+from mithridate.config import Positive
+from mithridate.envs.arms import Arms, ArmsConfig, ArmTasks
 from mithridate.registry import ENVS
 from mithridate.rng import Rng
-from mithridate.types import Contexts, EnvSpec, Metric, Tasks, Trajectory
+from mithridate.types import Contexts
 
 SMOKE: dict[str, Any] = {  # a pretraining of seconds
     "env": {"arms": 3, "horizon": 20},
@@ -38,28 +36,18 @@ SMOKE: dict[str, Any] = {  # a pretraining of seconds
 }
 
 
-class BanditConfig(EnvConfig):
+class BanditConfig(ArmsConfig):
     name: Literal["bandit"] = "bandit"
     horizon: Positive = 500
     """Pulls per episode (H)."""
     arms: Positive = 5
     """Number of arms (A)."""
-    noise_std: NonNegativeFloat = 0.3
-    """Standard deviation of the reward noise."""
-
-
-@dataclass(frozen=True)
-class BanditTasks(Tasks):
-    means: Tensor
-    """(B, A) float32: the arms' mean rewards."""
 
 
 @ENVS.register("bandit")
-class Bandit:
+class Bandit(Arms):
     Config = BanditConfig
-    attacks = ("uniform", "raise_worst", "lower_best", "swap", "mirror")
-    learned_attack = "gaussian"
-    peer = "ts"
+    config: BanditConfig
 
     # What differs from the defaults of mithridate.config, by stage and preset.
     presets: ClassVar[dict[str, dict[str, dict[str, Any]]]] = {
@@ -124,43 +112,13 @@ class Bandit:
 
     def __init__(self, config: BanditConfig | None = None) -> None:
         self.config = config or BanditConfig()
-        self.spec = EnvSpec(
-            name="bandit",
-            n_actions=self.config.arms,
-            horizon=self.config.horizon,
-            metric=Metric("cumulative regret", "lower"),
-            observation=None,
-            noise_size=1,
-        )
+        self.spec = self.make_spec()
 
-    def sample_tasks(self, n: int, rng: Rng, first: int = 0) -> BanditTasks:
+    def sample_tasks(self, n: int, rng: Rng, first: int = 0) -> ArmTasks:
         ids = torch.arange(first, first + n)
-        return BanditTasks(ids=ids, means=rng.child("means").streams(ids).uniform(self.config.arms))
+        return ArmTasks(ids=ids, means=rng.child("means").streams(ids).uniform(self.config.arms))
 
-    def reset(self, tasks: BanditTasks) -> None:
-        return None
-
-    def step(
-        self, tasks: BanditTasks, state: None, actions: Tensor, noise: Tensor
-    ) -> tuple[None, Tensor]:
-        mean = tasks.means.gather(1, actions[:, None]).squeeze(1)  # (B,)
-        return None, mean + self.config.noise_std * noise.squeeze(1)
-
-    def observe(self, state: None) -> None:
-        return None
-
-    def action_values(self, tasks: BanditTasks, state: None) -> Tensor:
-        return tasks.means
-
-    def optimal_action(self, tasks: BanditTasks, state: None) -> Tensor:
-        return tasks.means.argmax(1)
-
-    def score(self, tasks: BanditTasks, trajectory: Trajectory) -> Tensor:
-        """Regret of each step, (B, T)."""
-        best = tasks.means.amax(1, keepdim=True)  # (B, 1)
-        return best - tasks.means.gather(1, trajectory.actions)
-
-    def sample_contexts(self, tasks: BanditTasks, length: int, rng: Rng) -> Contexts:
+    def sample_contexts(self, tasks: ArmTasks, length: int, rng: Rng) -> Contexts:
         """DPT's contexts: i.i.d. pulls with probabilities (1 − c)·Dirichlet(1) + c·(one arm),
         c from {0, 0.1, …, 1}; the label of every prefix, the empty one included, is the best arm.
         """
@@ -180,18 +138,3 @@ class Bandit:
             rewards=tasks.means.gather(1, actions) + self.config.noise_std * noise,
             labels=tasks.means.argmax(1, keepdim=True).expand(batch, length + 1),
         )
-
-    def poison_contexts(
-        self,
-        tasks: BanditTasks,
-        contexts: Contexts,
-        *,
-        eps: Tensor,
-        budget: Tensor,
-        switching: float,
-        rng: Rng,
-    ) -> Contexts:
-        return poisoned(
-            contexts, tasks.means, eps=eps, budget=budget, spread_budget=budget.clamp(max=1.0),
-            switching=switching, rng=rng,
-        )  # fmt: skip

@@ -209,6 +209,8 @@ ROOM_ATTACKS = ("none", "uniform", "hide_best", "raise_lesser", "swap_goals", "f
 ROOM_TARGETS = ("AT-DPT", "DPT", "NPG", "Q-learning")
 STRUCTURED = ("raise_worst", "lower_best", "swap", "mirror")
 MAIN = ("AT-DPT", "DPT", "TS", "RTS", "UCB1.0", "crUCB")
+LINUCB = Row("LinUCB", "linucb")
+LIN_TS = Row("LinTS", "lin_ts")
 
 RECIPES = {
     recipe.name: recipe
@@ -320,6 +322,45 @@ RECIPES = {
             adaptive_at=(0.4,),
             levels=tuple(Level(eps) for eps in (0.1, 0.2, 0.4)),
             replications={"smoke": 2, "laptop": 1, "paper": 10},
+        ),
+        Recipe(
+            name="linear_main",
+            title="Linear bandit: cumulative regret under attack, eps = 0.4",
+            environment="linear_bandit",
+            rows=(
+                AT_DPT,
+                DPT,
+                LINUCB,
+                Row("CRLinUCB", "crlinucb(eps={eps},budget={budget})"),
+                LIN_TS,
+                ORACLE,
+            ),
+            static=("none", "uniform", *STRUCTURED),
+            targets=("AT-DPT", "DPT", "LinUCB", "CRLinUCB", "LinTS"),
+            table="linear_main",
+            figure="regret per round of adversarial training",
+            replications={"smoke": 2, "laptop": 2, "paper": 10},
+        ),
+        Recipe(
+            name="linear_full",
+            title="Linear bandit: all contamination levels",
+            environment="linear_bandit",
+            rows=(
+                AT_DPT,
+                DPT,
+                LINUCB,
+                *(
+                    Row(f"CRLinUCB{v}", f"crlinucb(variant={v},eps={{eps}},budget={{budget}})")
+                    for v in ("v1", "v2", "v3")
+                ),
+                LIN_TS,
+                ORACLE,
+            ),
+            static=("none", "uniform", *STRUCTURED),
+            targets=("AT-DPT", "DPT", "LinUCB", "CRLinUCBv1", "CRLinUCBv2", "CRLinUCBv3"),
+            table="linear_full",
+            levels=tuple(Level(eps) for eps in (0.1, 0.2, 0.4)),
+            replications={"smoke": 2, "laptop": 2, "paper": 10},
         ),
         Recipe(
             name="darkroom2_main",

@@ -29,6 +29,9 @@ class InContextModel(ContextModel):
         self.encoder = nn.Linear(spec.n_actions + 1, config.width)
         self.transformer = Transformer(config, positions=spec.horizon + 1)
         self.head = nn.Linear(config.width, spec.n_actions)
+        # Not read: what arms are like is in the weights. They belong to it all the same.
+        features = None if spec.features is None else torch.tensor(spec.features)
+        self.register_buffer("features", features)  # (A, D)
 
     def hidden(self, contexts: Contexts) -> Tensor:
         """What the head reads: (B, T + 1, D)."""

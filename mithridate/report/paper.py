@@ -15,10 +15,17 @@ ALGORITHMS = {
     "ts": "TS", "rts": "RTS", "rts(level=unknown)": "RTS (C unk.)",
     "rts(level=known)": "RTS (C known)", "ucb1": "UCB1.0", "crucb": "crUCB",
     "crucb(variant=low)": "crUCB (low sigma0)", "crucb(variant=original)": "crUCB (orig.)",
+    "linucb": "LinUCB", "crlinucb": "CRLinUCBv2", "crlinucb(variant=v1)": "CRLinUCBv1",
+    "crlinucb(variant=v3)": "CRLinUCBv3", "npg": "NPG", "q_learning": "Q-learning",
 }  # fmt: skip
-TUNED_TO_EPS = ("crucb", "crucb(variant=low)", "crucb(variant=original)", "rts(level=known)")
+TUNED_TO_EPS = (
+    "crucb", "crucb(variant=low)", "crucb(variant=original)", "rts(level=known)", "crlinucb",
+    "crlinucb(variant=v1)", "crlinucb(variant=v3)", "q_learning",
+)  # fmt: skip
 COLUMNS = {"none": "clean", "uniform": "unif. random"}
-TABLES = {"bandit": "bandit_full"}
+TABLES = {
+    "bandit": "bandit_full", "linear_bandit": "linear_full", "darkroom2": "darkroom2_full",
+}  # fmt: skip
 """The table with all of an environment's rows."""
 
 

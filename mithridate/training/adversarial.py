@@ -310,16 +310,14 @@ def train_adversarially(
 
 def with_fingerprint(config: AdversarialConfig) -> AdversarialConfig:
     """The configuration, bound to the weights that its start and its rival have now."""
-    model, _ = load_model(config.start)
     env: Env = env_of(config.env)
-    if model.n_actions != env.spec.n_actions or model.context_length < env.spec.horizon:
-        raise UserError(
-            f"start '{config.start}' was trained for {model.n_actions} actions and "
-            f"{model.context_length} steps; the environment has {env.spec.n_actions} and "
-            f"{env.spec.horizon}"
-        )
+    start = load(config.start)
+    try:
+        start.check(env.spec)
+    except UserError as error:
+        raise UserError(f"start '{config.start}': {error}") from None
     # What is wrong is found before anything is made.
-    _population(config), _targets(config, env, load(config.start))
+    _population(config), _targets(config, env, start)
     found = {f"{name}_sha256": _sha256(getattr(config, name)) for name in (START, RIVAL)}
     return config.model_copy(update=found)
 

@@ -1,0 +1,153 @@
+"""The linear bandit of DPT (Lee et al., 2023) and of the paper's section 5.3.
+
+- Action: one of `arms`, each with a feature vector, the same in all tasks and known to agents.
+- Observation: none.
+- Reward: normal, with mean ⟨ω, features of the arm⟩ and standard deviation `noise_std`.
+- Task: ω ~ N(0, I / dimension). The features are drawn from the same distribution, once, by
+  `features_seed`: another seed is another environment, and a model is of use only in its own.
+- End: after `horizon` steps. The paper states none; DPT's code has 200.
+- Metric: cumulative regret, computed from the arm means.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Annotated, Any, ClassVar, Literal
+
+import numpy as np
+import torch
+from pydantic import Field
+from torch import Tensor
+
+from mithridate.config import Positive
+from mithridate.envs.arms import Arms, ArmsConfig, ArmTasks
+from mithridate.registry import ENVS
+from mithridate.rng import Rng
+from mithridate.types import Contexts
+
+BATCHES: dict[str, Any] = {
+    "long_batch": 64, "long_length": 200, "long_every": 2, "short_batch": 128, "short_length": 50,
+}  # fmt: skip
+SMALL: dict[str, Any] = {"env": {"arms": 4, "horizon": 20}, "threads": 1}
+SMALL_BATCHES: dict[str, Any] = {
+    "long_batch": 16, "long_length": 20, "short_batch": 16, "short_length": 10,
+}  # fmt: skip
+SMOKE: dict[str, Any] = {  # a pretraining of seconds
+    **SMALL,
+    "model": {"layers": 2, "heads": 2, "width": 16},
+    "steps": 60,
+    "optimiser": {"warmup_steps": 5, "learning_rate": 3e-3},
+    "batches": SMALL_BATCHES,
+    "log_every": 5,
+    "evaluate_every": 20,
+    "evaluate_tasks": 50,
+    "final_tasks": 100,
+    "checkpoint_every": 10,
+}
+CONSTANT: dict[str, Any] = {"warmup_steps": 0, "final_fraction": 1.0, "clip_norm": None}
+
+
+class LinearBanditConfig(ArmsConfig):
+    name: Literal["linear_bandit"] = "linear_bandit"
+    horizon: Positive = 200
+    """Pulls per episode (H)."""
+    arms: Positive = 10
+    """Number of arms (A)."""
+    dimension: Positive = 2
+    """Length of the feature vectors (D)."""
+    features_seed: Annotated[int, Field(ge=0, lt=2**32)] = 1234
+    """Of NumPy's RandomState, which draws the features. With 1234 the paper's clean columns of
+    LinUCB and of CRLinUCB (v2, v3) come out."""
+
+
+@dataclass(frozen=True)
+class LinearTasks(ArmTasks):
+    weights: Tensor
+    """(B, D) float32: ω."""
+
+
+@ENVS.register("linear_bandit")
+class LinearBandit(Arms):
+    Config = LinearBanditConfig
+    config: LinearBanditConfig
+    peer = "linucb"
+
+    presets: ClassVar[dict[str, dict[str, dict[str, Any]]]] = {
+        "pretrain": {
+            "smoke": SMOKE,
+            "laptop": {"steps": 6000, "batches": BATCHES},
+            "paper": {
+                "steps": 500_000, "batches": {**BATCHES, "long_every": 1}, "optimiser": CONSTANT,
+                "evaluate_every": 12_500, "checkpoint_every": 1000,
+            },
+        },
+        "distill": {
+            "smoke": {**SMOKE, "tasks": 32, "refresh_every": 10, "pool": 2},
+            "laptop": {"steps": 3000, "batches": BATCHES},
+            "paper": {"steps": 500_000, "batches": BATCHES},
+        },
+        "train": {
+            "smoke": {
+                **SMALL, "tasks": 20, "rounds": 3, "iterations": 5, "synthetic": {"rounds": 2},
+                "optimiser": {"warmup_steps": 5}, "batches": SMALL_BATCHES, "compare_every": 1,
+                "evaluate_every": 2, "evaluate_tasks": 20, "final_tasks": 40,
+                "checkpoint_every": 1,
+            },
+            "laptop": {"batches": BATCHES},
+            "paper": {
+                "threats": [{"attacker": "gaussian"}], "rounds": 20, "iterations": 20,
+                "temperature": 1.0, "renew": 0.0, "memory": 1,
+                "synthetic": {"rounds": 0, "share": 0.0},
+                "optimiser": {**CONSTANT, "learning_rate": 1e-4},
+                "batches": {**BATCHES, "long_every": 1}, "compare_every": 1, "evaluate_every": 5,
+            },
+        },
+        "attack": {"smoke": {**SMALL, "tasks": 20, "rounds": 3}},
+        "evaluate": {
+            "smoke": {**SMALL, "tasks": 20, "rounds": 3, "adaptive_rounds": 3},
+            "paper": {"replications": 10, "adaptive_rounds": 400},
+        },
+    }  # fmt: skip
+
+    def __init__(self, config: LinearBanditConfig | None = None) -> None:
+        self.config = config or LinearBanditConfig()
+        draw = np.random.RandomState(self.config.features_seed)
+        shape = (self.config.arms, self.config.dimension)
+        self._scale = 1 / math.sqrt(self.config.dimension)
+        features = (self._scale * draw.normal(size=shape)).astype(np.float32)
+        self.features = torch.from_numpy(features)  # (A, D)
+        self.spec = self.make_spec(tuple(map(tuple, features.tolist())))
+
+    def sample_tasks(self, n: int, rng: Rng, first: int = 0) -> LinearTasks:
+        ids = torch.arange(first, first + n)
+        weights = self._scale * rng.child("weights").streams(ids).normal(self.config.dimension)
+        # Not a matrix product: its sums may depend on how many tasks there are.
+        means = (weights[:, None, :] * self.features).sum(2)
+        return LinearTasks(ids=ids, means=means, weights=weights)
+
+    def sample_contexts(self, tasks: LinearTasks, length: int, rng: Rng) -> Contexts:
+        """DPT's contexts: Thompson sampling that takes the arms for independent, with prior
+        N(0, 1), in the order in which it pulled; the label of every prefix is the best arm."""
+        draw = rng.generator()
+        means = tasks.means.cpu().numpy()
+        batch, arms = means.shape
+        rows = np.arange(batch)
+        noise = self.config.noise_std * draw.standard_normal((batch, length), dtype=np.float32)
+        known = max(self.config.noise_std, 1e-3) ** -2  # precision of one reward
+        precision = np.ones((batch, arms), dtype=np.float32)
+        sums = np.zeros((batch, arms), dtype=np.float32)
+        actions = np.empty((batch, length), dtype=np.int64)
+        rewards = np.empty((batch, length), dtype=np.float32)
+        for t in range(length):
+            luck = draw.standard_normal((batch, arms), dtype=np.float32)
+            pulled = (sums / precision + luck / np.sqrt(precision)).argmax(1)
+            seen = means[rows, pulled] + noise[:, t]
+            precision[rows, pulled] += known
+            sums[rows, pulled] += known * seen
+            actions[:, t], rewards[:, t] = pulled, seen
+        return Contexts(
+            actions=torch.from_numpy(actions).to(tasks.device),
+            rewards=torch.from_numpy(rewards).to(tasks.device),
+            labels=tasks.means.argmax(1, keepdim=True).expand(batch, length + 1),
+        )

@@ -1,0 +1,215 @@
+"""The linear bandit: features, the algorithms' algebra, the oracle, and models that know one set of
+features only."""
+
+import math
+
+import numpy as np
+import pytest
+import torch
+
+from mithridate.agents.in_context import InContextAgent, load
+from mithridate.config import AdversarialConfig, PretrainConfig, resolve
+from mithridate.envs import make_env
+from mithridate.errors import UserError
+from mithridate.model.layouts import make_model
+from mithridate.registry import AGENTS, ATTACKERS
+from mithridate.rng import Rng
+from mithridate.rollout import rollout
+from mithridate.training.adversarial import train_adversarially
+from mithridate.training.pretrain import pretrain
+
+ROBUST = ("v1", "v2", "v3")
+
+
+def played(agent, env, n=30, seed=0, **settings):
+    """What an agent was after a rollout, and the trajectory."""
+    agent = AGENTS.create(agent, **settings)
+    tasks = env.sample_tasks(n, Rng(seed))
+    return agent, tasks, rollout(env, tasks, agent, rng=Rng(seed + 1))
+
+
+def regret(env, agent, n=500, **settings):
+    _, tasks, t = played(agent, env, n, **settings)
+    return env.score(tasks, t).sum(1).mean().item()
+
+
+# The environment ----------------------------------------------------------------------------------
+
+
+def test_means_are_linear_in_features_that_all_tasks_share():
+    env = make_env("linear_bandit", dimension=3, arms=7)
+    tasks = env.sample_tasks(4000, Rng(0))
+    features = torch.tensor(env.spec.features)
+    assert features.shape == (7, 3)
+    torch.testing.assert_close(tasks.means, tasks.weights @ features.T)
+    assert tasks.weights.std().item() == pytest.approx(math.sqrt(1 / 3), rel=0.03)
+    assert make_env("linear_bandit", dimension=3, arms=7).spec == env.spec
+    other = make_env("linear_bandit", dimension=3, arms=7, features_seed=1)
+    assert other.spec.features != env.spec.features
+
+
+def test_contexts_are_what_thompson_sampling_lived_through():
+    """Ordered: it pulls good arms more and more often, and never anything twice for certain."""
+    env = make_env("linear_bandit")
+    tasks = env.sample_tasks(300, Rng(0))
+    c = env.sample_contexts(tasks, 200, Rng(1))
+    chosen = tasks.means.gather(1, c.actions)
+    assert torch.equal(c.labels, tasks.means.argmax(1, keepdim=True).expand(300, 201))
+    noise = c.rewards - chosen
+    assert noise.std().item() == pytest.approx(0.3, rel=0.03) and abs(noise.mean()) < 0.01
+    gap = tasks.means.amax(1, keepdim=True) - chosen
+    assert gap[:, :10].mean() > 5 * gap[:, -50:].mean()
+    # Against the agent that does the same.
+    t = rollout(env, tasks, AGENTS.create("ts", prior_mean=0.0, prior_std=1.0), rng=Rng(2))
+    both = [x.sum(1).mean().item() for x in (gap, env.score(tasks, t))]
+    assert both[0] == pytest.approx(both[1], rel=0.15)
+
+
+# The algorithms -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("dimension", [1, 2, 5])
+def test_rank_one_updates_equal_direct_solves(dimension):
+    env = make_env("linear_bandit", dimension=dimension)
+    agent, _, t = played("linucb", env, ridge=0.3)
+    x = torch.tensor(env.spec.features, dtype=torch.float64)[t.actions]  # (B, T, D)
+    v = 0.3 * torch.eye(dimension, dtype=torch.float64) + x.mT @ x
+    sums = (x * t.observed_rewards[..., None]).sum(1)
+    torch.testing.assert_close(agent.inverse, torch.linalg.inv(v), rtol=1e-9, atol=1e-9)
+    torch.testing.assert_close(agent.weights(), torch.linalg.solve(v, sums), rtol=1e-8, atol=1e-8)
+    features = torch.tensor(env.spec.features, dtype=torch.float64)
+    widths = torch.einsum("ad,bde,ae->ba", features, torch.linalg.inv(v), features).sqrt()
+    torch.testing.assert_close(agent.widths(), widths)
+
+
+def test_linucb_chooses_as_a_plain_reference_does():
+    """On its own recorded history: a regression from scratch at every step, one task at a time."""
+    env = make_env("linear_bandit", horizon=60)
+    _, _, t = played("linucb", env, n=8)
+    features = np.array(env.spec.features)
+    for actions, rewards in zip(t.actions.numpy(), t.observed_rewards.numpy(), strict=True):
+        for step in range(60):
+            x, r = features[actions[:step]], rewards[:step]
+            v = np.eye(2) + x.T @ x
+            theta = np.linalg.solve(v, x.T @ r)
+            index = [f @ theta + math.sqrt(f @ np.linalg.solve(v, f)) for f in features]
+            assert actions[step] == int(np.argmax(index)), step
+
+
+def test_crlinucb_chooses_as_its_formula_says():
+    env = make_env("linear_bandit", horizon=40)
+    features = np.array(env.spec.features)
+    for variant, corruption in (("v1", 0.2 * 3 * 40), ("v2", 0.2 * 3 / 40), ("v3", 0.2 * 4)):
+        agent, _, t = played("crlinucb", env, n=4, variant=variant, eps=0.2)
+        assert agent.corruption() == pytest.approx(corruption)
+        for actions, rewards in zip(t.actions.numpy(), t.observed_rewards.numpy(), strict=True):
+            spent = 0.0
+            for step in range(40):
+                x, r = features[actions[:step]], rewards[:step]
+                v = 0.1 * np.eye(2) + x.T @ x
+                theta = np.linalg.solve(v, x.T @ r)
+                width = np.sqrt([f @ np.linalg.solve(v, f) for f in features])
+                longest = np.linalg.norm(features, axis=1).max()
+                inside = ((step + 1) * longest**2 / 0.1 + 1) / 0.01
+                beta = 0.01 * math.sqrt(2 * math.log(inside)) + math.sqrt(0.1)
+                index = features @ theta + (beta + corruption * math.sqrt(spent)) * width
+                assert index[actions[step]] == pytest.approx(index.max(), abs=1e-9), step
+                spent += width[actions[step]] ** 2
+
+
+def test_clean_columns_are_the_papers():
+    """500 tasks; the paper's intervals, widened by two standard errors of ours."""
+    env = make_env("linear_bandit")
+    assert abs(regret(env, "linucb") - 3.51) < 0.88 + 0.3
+    assert abs(regret(env, "crlinucb") - 2.94) < 0.78 + 0.4
+    assert abs(regret(env, "crlinucb", variant="v3") - 34.08) < 1.66 + 1.2
+
+
+def test_linear_thompson_sampling_has_the_exact_posterior():
+    env = make_env("linear_bandit")
+    agent, _, t = played("lin_ts", env, n=3)
+    x = torch.tensor(env.spec.features, dtype=torch.float64)[t.actions]
+    precision = 2 * torch.eye(2, dtype=torch.float64) + x.mT @ x / 0.09
+    torch.testing.assert_close(0.09 * agent.inverse, torch.linalg.inv(precision))
+    sums = (x * t.observed_rewards[..., None]).sum(1) / 0.09
+    torch.testing.assert_close(agent.weights(), torch.linalg.solve(precision, sums))
+    drawn = torch.stack([agent.act(None) for _ in range(300)])
+    assert (drawn != drawn[0]).any() or (agent.inverse.diagonal(0, 1, 2) < 0.05).all()
+    assert regret(env, "lin_ts") < 5
+
+
+def test_the_oracle_sees_through_the_attack_and_is_thompson_sampling_without_one():
+    env = make_env("linear_bandit")
+    tasks = env.sample_tasks(100, Rng(0))
+
+    def score(agent, attacker):
+        t = rollout(env, tasks, AGENTS.create(agent), attacker, 0.4, rng=Rng(1))
+        return env.score(tasks, t).sum(1).mean().item()
+
+    assert score("posterior_oracle", None) == pytest.approx(score("lin_ts", None), abs=1.0)
+    swap = ATTACKERS.create("swap")
+    assert score("posterior_oracle", swap) < 6 < 20 < score("lin_ts", swap)
+    oracle = AGENTS.create("posterior_oracle")
+    t = rollout(env, tasks, oracle, rng=Rng(1))
+    x = torch.tensor(env.spec.features)[t.actions]
+    precision = 2 * torch.eye(2) + x.mT @ x / 0.09
+    exact = torch.linalg.solve(precision, (x * t.observed_rewards[..., None]).sum(1) / 0.09)
+    share = oracle.belief.logs.softmax(1)[..., None]
+    found = (share * oracle.belief.weights).sum(1)
+    torch.testing.assert_close(found, exact, atol=2e-3, rtol=0)
+    away = oracle.belief.weights - found[:, None]
+    spread = (share[..., None] * away[..., :, None] * away[..., None, :]).sum(1)
+    torch.testing.assert_close(spread, torch.linalg.inv(precision), atol=1e-4, rtol=0.02)
+    with pytest.raises(UserError, match="needs features of at most two dimensions"):
+        played("posterior_oracle", make_env("linear_bandit", dimension=3))
+
+
+@pytest.mark.parametrize("agent", ["linucb", "crlinucb", "lin_ts"])
+def test_without_features_there_is_nothing_to_do(agent):
+    with pytest.raises(UserError, match=f"{agent} needs an environment whose arms have features"):
+        played(agent, make_env("bandit"))
+
+
+# Models -------------------------------------------------------------------------------------------
+
+
+def smoke(kind, stage, *sets, **direct):
+    return resolve(kind, stage, "linear_bandit", "smoke", sets, **direct)
+
+
+@pytest.fixture(scope="module")
+def weights(tmp_path_factory):
+    return pretrain(smoke(PretrainConfig, "pretrain", "steps=4"), tmp_path_factory.mktemp("dpt"))
+
+
+def test_a_model_is_refused_with_other_features(weights, tmp_path, cli):
+    agent = load(str(weights))
+    here = make_env("linear_bandit", arms=4, horizon=20)
+    torch.testing.assert_close(agent.model.features, torch.tensor(here.spec.features))
+    agent.check(here.spec)
+    others = make_env("linear_bandit", arms=4, horizon=20, features_seed=7)
+    for env in (others, make_env("bandit", arms=4, horizon=20)):
+        with pytest.raises(UserError, match="trained for arms with other features"):
+            agent.check(env.spec)
+    config = smoke(AdversarialConfig, "train", "env.features_seed=7", start=str(weights))
+    with pytest.raises(UserError, match="other features"):
+        train_adversarially(config, tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+    code, _, err = cli(
+        "evaluate", "linear_bandit", "--preset", "smoke", "--agents", str(weights),
+        "--set", "env.features_seed=7", cwd=tmp_path,
+    )  # fmt: skip
+    assert (code, err.count("\n")) == (2, 1) and "other features" in err
+
+
+def test_a_model_without_features_of_its_own_may_try(tmp_path):
+    env = make_env("linear_bandit", arms=4, horizon=20)
+    plain = make_model(smoke(PretrainConfig, "pretrain").model, make_env("bandit", arms=4).spec)
+    plain.initialise(Rng(0).torch_generator())
+    InContextAgent(plain).check(env.spec)
+
+
+def test_a_trained_model_is_kept_with_its_features(weights, tmp_path):
+    config = smoke(AdversarialConfig, "train", start=str(weights))
+    trained = load(str(train_adversarially(config, tmp_path / "run")))
+    assert torch.equal(trained.model.features, load(str(weights)).model.features)
