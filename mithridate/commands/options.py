@@ -21,7 +21,9 @@ Sets = Annotated[
 ]  # fmt: skip
 Seed = Annotated[int | None, typer.Option(help="Root of all random streams (default 0).")]
 Eps = Annotated[float | None, typer.Option(help="Share of poisoned steps (default 0.4).")]
-Budget = Annotated[float | None, typer.Option(help="Bound on the attack's norm (default 3).")]
+Budget = Annotated[
+    float | None, typer.Option(help="Bound on the attack's norm (default 3, in rooms 10).")
+]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON document and nothing else.")]
 
 

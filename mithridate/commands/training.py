@@ -1,0 +1,239 @@
+"""`mithridate pretrain`, `distill`, `train` and `attack`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from mithridate.commands.options import (
+    Budget,
+    EnvName,
+    Eps,
+    Json,
+    Preset,
+    Seed,
+    Sets,
+    print_json,
+)
+
+
+def pretrain(
+    env: EnvName,
+    preset: Preset = "laptop",
+    seed: Seed = None,
+    sets: Sets = None,
+    out: Annotated[
+        Path | None,
+        typer.Option(help="The run's directory (default runs/pretrain-ENV-<config hash>)."),
+    ] = None,
+    tensorboard: Annotated[
+        bool, typer.Option("--tensorboard", help="Also write TensorBoard event files.")
+    ] = False,
+    as_json: Json = False,
+) -> None:
+    """Pretrain a Decision-Pretrained Transformer (DPT).
+
+    The run's directory holds config.json, log.jsonl, a checkpoint and, when finished,
+    model.safetensors with its card model.json. Interrupt it at any time: the same command goes
+    on where it stopped, with the same result.
+    """
+    from mithridate.config import PretrainConfig, resolve
+    from mithridate.progress import TrainingProgress
+    from mithridate.training.loop import Watcher
+    from mithridate.training.pretrain import default_directory
+    from mithridate.training.pretrain import pretrain as run
+    from mithridate.training.tensorboard import TensorBoard
+
+    config = resolve(PretrainConfig, "pretrain", env, preset, sets or (), seed=seed)
+    directory = out or default_directory(config)
+    watchers: list[Watcher] = [TensorBoard(directory / "tensorboard")] if tensorboard else []
+    with TrainingProgress(f"pretrain {env}") as progress:
+        weights = run(config, directory, [progress, *watchers])
+    _say_clean_score(weights, as_json)
+
+
+def _say_clean_score(weights: Path, as_json: bool) -> None:
+    from mithridate.model.weights import load_model
+
+    card = load_model(weights)[1]
+    if as_json:
+        print_json({"weights": str(weights), "card": card})
+    else:
+        metrics = card["metrics"]
+        print(f"{weights}")
+        print(
+            f"clean score {metrics['clean_mean']:.2f} ± {metrics['clean_ci95']:.2f} "
+            f"over {metrics['clean_tasks']} fresh tasks (seed {card['seed']})"
+        )
+
+
+def distill(
+    env: EnvName,
+    source: Annotated[
+        str, typer.Option(help="The algorithm to imitate: an agent, as in evaluate --agents.")
+    ],
+    attacker: Annotated[
+        str | None, typer.Option(help="Who poisons what the source sees (default: nobody).")
+    ] = None,
+    preset: Preset = "laptop",
+    eps: Eps = None,
+    budget: Budget = None,
+    seed: Seed = None,
+    sets: Sets = None,
+    out: Annotated[
+        Path | None,
+        typer.Option(help="The run's directory (default runs/distill-ENV-<config hash>)."),
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Train a model to imitate a learning algorithm (Algorithm Distillation).
+
+    As with pretrain, the same command goes on where an interrupted run stopped, with the same
+    result.
+    """
+    from mithridate.config import DistillConfig, resolve
+    from mithridate.progress import TrainingProgress
+    from mithridate.training.distill import default_directory
+    from mithridate.training.distill import distill as run
+
+    config = resolve(
+        DistillConfig, "distill", env, preset, sets or (),
+        source=source, attacker=attacker, eps=eps, budget=budget, seed=seed,
+    )  # fmt: skip
+    directory = out or default_directory(config)
+    with TrainingProgress(f"distill {source}") as progress:
+        weights = run(config, directory, [progress])
+    _say_clean_score(weights, as_json)
+
+
+def train(
+    env: EnvName,
+    start: Annotated[
+        str,
+        typer.Option("--from", help="The pretrained model: a shipped name, a run, or a file."),
+    ],
+    preset: Preset = "laptop",
+    eps: Eps = None,
+    budget: Budget = None,
+    seed: Seed = None,
+    sets: Sets = None,
+    out: Annotated[
+        Path | None,
+        typer.Option(help="The run's directory (default runs/train-ENV-<config hash>)."),
+    ] = None,
+    tensorboard: Annotated[
+        bool, typer.Option("--tensorboard", help="Also write TensorBoard event files.")
+    ] = False,
+    figure: Annotated[
+        Path | None, typer.Option(help="Save the regret per round here (PNG, PDF, SVG).")
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Train a model adversarially (AT-DPT) against attackers that learn to hurt it.
+
+    As with pretrain, the same command goes on where an interrupted run stopped, with the same
+    result.
+    """
+    from mithridate.config import AdversarialConfig, resolve
+    from mithridate.envs import env_of
+    from mithridate.model.weights import load_model
+    from mithridate.progress import TrainingProgress
+    from mithridate.registry import ENVS
+    from mithridate.report.figures import check_figure, training_curves
+    from mithridate.training.adversarial import default_directory, train_adversarially
+    from mithridate.training.loop import Watcher
+    from mithridate.training.run_directory import read_log
+    from mithridate.training.tensorboard import TensorBoard
+
+    config = resolve(
+        AdversarialConfig, "train", env, preset, sets or (),
+        start=start, eps=eps, budget=budget, seed=seed,
+    )  # fmt: skip
+    if figure is not None:
+        check_figure(figure)
+    directory = out or default_directory(config)
+    watchers: list[Watcher] = [TensorBoard(directory / "tensorboard")] if tensorboard else []
+    with TrainingProgress(f"train {env}") as progress:
+        weights = train_adversarially(config, directory, [progress, *watchers])
+    if figure is not None:
+        title = f"{env}, adversarial training, ε = {config.eps:g}, B = {config.budget:g}"
+        log = read_log(directory / "log.jsonl")
+        training_curves(log, figure, title, env_of(config.env).spec.metric.name)
+    card = load_model(weights)[1]
+    if as_json:
+        print_json({"weights": str(weights), "card": card})
+        return
+    metrics = card["metrics"]
+    print(f"{weights}")
+    for name in ("clean", *ENVS.get(env).attacks):
+        print(f"{name:12} {metrics[f'{name}_mean']:6.2f} ± {metrics[f'{name}_ci95']:.2f}")
+    print(f"over {metrics['clean_tasks']} fresh tasks (seed {card['seed']})")
+
+
+def attack(
+    env: EnvName,
+    target: Annotated[
+        str,
+        typer.Option(
+            help="Whom to attack: a registered agent, a shipped model, a run, a .safetensors file, "
+            "or module:Class of your own."
+        ),
+    ],
+    preset: Preset = "laptop",
+    eps: Eps = None,
+    budget: Budget = None,
+    rounds: Annotated[int | None, typer.Option(help="Rounds of learning (default 20).")] = None,
+    seed: Seed = None,
+    sets: Sets = None,
+    out: Annotated[
+        Path | None,
+        typer.Option(help="The run's directory (default runs/attack-ENV-<config hash>)."),
+    ] = None,
+    figure: Annotated[
+        Path | None, typer.Option(help="Save the target's score per round here.")
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Train attackers against an agent, which they see only from outside."""
+    from mithridate.config import AttackConfig, resolve
+    from mithridate.envs import env_of
+    from mithridate.progress import TrainingProgress
+    from mithridate.report.figures import check_figure, training_curves
+    from mithridate.training.attack import LearnedAttack, default_directory, with_fingerprint
+    from mithridate.training.attack import attack as run
+    from mithridate.training.run_directory import read_log
+
+    config = resolve(
+        AttackConfig, "attack", env, preset, sets or (),
+        target=target, eps=eps, budget=budget, rounds=rounds, seed=seed,
+    )  # fmt: skip
+    config = with_fingerprint(config)
+    if figure is not None:
+        check_figure(figure)
+    directory = out or default_directory(config)
+    with TrainingProgress(f"attack {target}") as progress:
+        learned = LearnedAttack(run(config, directory, [progress]))
+    log = [line for line in read_log(directory / "log.jsonl") if "score_mean" in line]
+    if figure is not None:
+        title = f"{env}, attackers against {target}, ε = {config.eps:g}, B = {config.budget:g}"
+        training_curves(log, figure, title, env_of(config.env).spec.metric.name)
+    if as_json:
+        print_json({"attackers": str(learned.path), "metrics": learned.metrics, "rounds": log})
+        return
+    metrics = learned.metrics
+    print(f"{learned.path}")
+    print("score per round: " + " ".join(f"{line['score_mean']:.1f}" for line in log))
+    print(
+        f"{target} under these attackers: "
+        f"{metrics['final_mean']:.2f} ± {metrics['final_ci95']:.2f} "
+        f"({config.tasks} tasks, eps {config.eps:g}, norm {metrics['used_norm_mean']:.2f} on "
+        f"average, {metrics['used_norm_max']:.2f} at most, budget {config.budget:g}, "
+        f"seed {config.seed})"
+    )
+
+
+def add_to(app: typer.Typer) -> None:
+    for command in (pretrain, distill, train, attack):
+        app.command()(command)
