@@ -12,7 +12,7 @@ import torch
 
 from mithridate.attackers.adaptive import AdaptiveAttacker
 from mithridate.attackers.gaussian import GaussianAttacker
-from mithridate.config import AdversarialConfig, AttackConfig, parse, resolve
+from mithridate.config import AdversarialConfig, parse, resolve
 from mithridate.envs import make_env
 from mithridate.envs.poisoned_arms import poisoned, random_offsets
 from mithridate.errors import TrainingDiverged, UserError
@@ -26,7 +26,6 @@ from mithridate.training.adversarial import (
     train_adversarially,
     with_fingerprint,
 )
-from mithridate.training.attack import AttackTraining, LearnedAttack, attack
 from mithridate.training.run_directory import read_log
 
 
@@ -355,105 +354,6 @@ def test_bad_settings(smoke_model, tmp_path, sets, message):
     with pytest.raises(UserError, match=message):
         train_adversarially(smoke(smoke_model, *sets), tmp_path / "run")
     assert not (tmp_path / "run").exists()
-
-
-# Attackers against a fixed target ----------------------------------------------------------------
-
-
-def attack_config(**direct) -> AttackConfig:
-    settings = {"target": "ts", "threads": 1, **direct}
-    return resolve(AttackConfig, "attack", "bandit", "smoke", **settings)
-
-
-def test_attackers_are_saved_with_their_tasks_and_hurt_as_reported(tmp_path):
-    path = attack(attack_config(rounds=6, seed=3), tmp_path / "run")
-    learned = LearnedAttack(path)
-    env = make_env("bandit", arms=3, horizon=20)
-    expected = env.sample_tasks(20, Rng(3).child("attack", "tasks"))
-    assert torch.equal(learned.tasks.means, expected.means)
-    again = AttackTraining(attack_config(rounds=6, seed=3))
-    again.load_tensors(learned.attacker.tensors())
-    assert again.evaluate(6) == learned.metrics
-    assert learned.metrics["used_norm_max"] <= 3.0
-    lines = read_log(tmp_path / "run" / "log.jsonl")
-    assert [line["step"] for line in lines if "score_mean" in line] == list(range(1, 7))
-
-
-def test_an_attack_is_resumed_where_it_stopped(tmp_path, monkeypatch):
-    whole = attack(attack_config(rounds=5), tmp_path / "whole").read_bytes()
-    original = AttackTraining.step
-
-    def step(self, number):
-        if number == 3:
-            raise KeyboardInterrupt
-        return original(self, number)
-
-    with monkeypatch.context() as patch:
-        patch.setattr(AttackTraining, "step", step)
-        with pytest.raises(KeyboardInterrupt):
-            attack(attack_config(rounds=5), tmp_path / "parts")
-    assert attack(attack_config(rounds=5), tmp_path / "parts").read_bytes() == whole
-
-
-@pytest.mark.parametrize("target", [n for n in AGENTS.names() if n not in ("oracle",)])
-def test_every_agent_can_be_attacked(target, tmp_path):
-    if target == "posterior_oracle":
-        pytest.skip("knows the attack")
-    env = "darkroom2" if target in ("npg", "q_learning") else "bandit"
-    config = resolve(
-        AttackConfig, "attack", env, "smoke", target=target, threads=1, rounds=2, tasks=5
-    )
-    learned = LearnedAttack(attack(config, tmp_path / "run"))
-    assert (learned.config.target, learned.env.spec.name) == (target, env)
-    assert learned.config.attacker == learned.env.learned_attack
-
-
-class Stubborn:
-    """A user's plain agent for one task."""
-
-    def reset(self):
-        pass
-
-    def act(self, obs):
-        return 0
-
-    def observe(self, obs, action, reward, next_obs):
-        pass
-
-
-def test_a_users_own_agent_can_be_attacked(tmp_path, command, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "mine.py").write_text(
-        "class Mine:\n"
-        "    def reset(self): pass\n"
-        "    def act(self, obs): return 1\n"
-        "    def observe(self, *a): pass\n"
-    )
-    code, stdout, _ = command("attack", "bandit", "--target", "mine:Mine", "--preset", "smoke",
-                              "--figure", "curve.png")  # fmt: skip
-    assert code == 0 and "mine:Mine under these attackers" in stdout
-    assert (tmp_path / "curve.png").read_bytes().startswith(b"\x89PNG")
-    path = attack(attack_config(target="Stubborn", rounds=1), tmp_path / "run", target=Stubborn())
-    assert LearnedAttack(path).config.target == "Stubborn"
-
-
-def test_damaged_attackers_are_refused(tmp_path):
-    path = attack(attack_config(rounds=1), tmp_path / "run")
-    data = bytearray(path.read_bytes())
-    data[-1] ^= 1
-    path.write_bytes(bytes(data))
-    with pytest.raises(UserError, match="damaged"):
-        LearnedAttack(path)
-    path.write_bytes(b"nonsense")
-    with pytest.raises(UserError, match="not a file of trained attackers"):
-        LearnedAttack(path)
-    with pytest.raises(UserError, match="cannot read"):
-        LearnedAttack(tmp_path / "missing.safetensors")
-
-
-def test_an_attacker_that_does_not_learn_is_refused(tmp_path):
-    with pytest.raises(UserError, match="does not learn"):
-        attack(attack_config(attacker="uniform"), tmp_path / "run")
 
 
 def test_lists_are_welcome_in_configurations():
