@@ -206,7 +206,7 @@ class ThreatConfig(Config):
 
 class SyntheticConfig(Config):
     """Contexts that are poisoned at random, without an attacker (the environment's
-    `poison_contexts`)."""
+    `sample_contexts`)."""
 
     rounds: NonNegative = 90
     """Rounds at the beginning that learn from these alone."""

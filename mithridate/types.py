@@ -116,6 +116,19 @@ class Contexts:
         return cls(**{k: torch.cat([p.tensors()[k] for p in parts]) for k in names})
 
 
+@dataclass(frozen=True)
+class Poison:
+    """How contexts are corrupted that no attacker has seen."""
+
+    eps: Tensor
+    """(B,): the share of the rewards."""
+    budget: Tensor
+    """(B,): a bound on the norm of the attack."""
+    switching: float
+    """The share of the contexts in which the attack adapts on the way."""
+    rng: Rng
+
+
 class Transition(NamedTuple):
     """One step of B tasks, as an agent sees it."""
 
@@ -242,23 +255,12 @@ class Env(Protocol):
         """(B, T): the metric's contribution of each step, from true quantities only."""
         ...
 
-    def sample_contexts(self, tasks: Tasks, length: int, rng: Rng) -> Contexts:
-        """Pretraining data: one context of `length` transitions for each task."""
-        ...
-
-    def poison_contexts(
-        self,
-        tasks: Tasks,
-        contexts: Contexts,
-        *,
-        eps: Tensor,
-        budget: Tensor,
-        switching: float,
-        rng: Rng,
+    def sample_contexts(
+        self, tasks: Tasks, length: int, rng: Rng, poison: Poison | None = None
     ) -> Contexts:
-        """`contexts` with a share eps (B,) of the rewards corrupted at random, by attacks of many
-        kinds within their budgets (B,); in a share `switching` of them the attack adapts on the
-        way."""
+        """Pretraining data: one context of `length` transitions for each task. With `poison`, some
+        of the rewards are corrupted by attacks of many kinds, and whoever acted saw only those: an
+        action must not tell what the true reward was."""
         ...
 
 

@@ -137,10 +137,10 @@ def test_synthetic_contexts_are_of_a_threats_eps_and_budget(smoke_model, monkeyp
     threats = [{"eps": 0.1, "budget": 5.0}, {"eps": 0.3, "budget": 1.0}, {}, {"attacker": "none"}]
     config = smoke(smoke_model, f"threats={json.dumps(threats)}", "synthetic.clean=0.25")
     trainee = AdversarialTraining(config)
-    seen = {}
-    monkeypatch.setattr(trainee.env, "poison_contexts", lambda *_, **given: seen.update(given))
+    seen = []
+    monkeypatch.setattr(trainee.env, "sample_contexts", lambda *given: seen.append(given[-1]))
     trainee._synthetic(4000, 5, Rng(0))
-    pairs = torch.stack([seen["eps"], seen["budget"]], 1)
+    pairs = torch.stack([seen[0].eps, seen[0].budget], 1)
     kinds, count = pairs.unique(dim=0, return_counts=True)
     wanted = [(e, b) for e, b in ((0.1, 5.0), (0.3, 1.0), (0.4, 3.0))]
     wanted += [(0.0, b) for _, b in wanted]

@@ -21,6 +21,7 @@ from mithridate.native import kernels
 from mithridate.registry import AGENTS, ATTACKERS, ENVS
 from mithridate.rng import Rng
 from mithridate.rollout import rollout
+from mithridate.types import Poison
 
 FIELDS = (
     "actions", "true_rewards", "proposed_rewards", "observed_rewards", "poisoned",
@@ -143,29 +144,36 @@ def test_contexts(env):
 
 
 def test_poisoned_contexts(env):
-    """Only rewards change, in a share eps of the steps at most, and not with a budget of zero."""
+    """A share eps of the rewards is false; without eps or a budget nothing is; labels are true."""
     n, length = 300, env.spec.horizon
     tasks = env.sample_tasks(n, Rng(0))
     clean = env.sample_contexts(tasks, length, Rng(1))
 
-    def poisoned(budget, switching=0.0, eps=0.3, seed=2):
-        return env.poison_contexts(
-            tasks, clean, eps=torch.full((n,), eps), budget=torch.as_tensor(budget).expand(n),
-            switching=switching, rng=Rng(seed),
-        )  # fmt: skip
+    def poisoned(budget, switching=0.0, eps=0.3):
+        budgets = torch.as_tensor(budget).expand(n)
+        poison = Poison(torch.full((n,), eps), budgets, switching, Rng(2))
+        return env.sample_contexts(tasks, length, Rng(1), poison)
+
+    def equal(a, b):
+        pairs = zip(a.tensors().values(), b.tensors().values(), strict=True)
+        return torch.stack([(x == y).all(1) for x, y in pairs]).all(0)
 
     for switching in (0.0, 0.5):
-        dirty = poisoned(1.0, switching)
-        assert torch.equal(dirty.rewards, poisoned(1.0, switching).rewards)
-        for name, tensor in clean.tensors().items():
-            assert torch.equal(tensor, dirty.tensors()[name]) == (name != "rewards"), name
-        changed = (dirty.rewards != clean.rewards).float().mean()
-        assert 0.02 < changed < 0.33
-    assert torch.equal(poisoned(0.0).rewards, clean.rewards)
+        dirty = poisoned(30.0, switching)
+        assert equal(dirty, poisoned(30.0, switching)).all()
+        if env.spec.n_states is None:
+            true, noise = tasks.means.gather(1, dirty.actions), 4 * env.config.noise_std
+            labels = tasks.means.argmax(1, keepdim=True)
+        else:
+            true, noise = tasks.rewards.gather(1, dirty.next_states), 0.5
+            labels = env.action_values(tasks, dirty.queries).argmax(2)
+        assert (dirty.labels == labels).all()
+        assert 0.05 < ((dirty.rewards - true).abs() > noise).float().mean() < 0.31
+    assert equal(poisoned(0.0), clean).all()
+    assert equal(poisoned(1.0, eps=0.0), clean).all()
     some = torch.arange(n) % 2 == 0
-    same = (poisoned(some.float(), 0.5).rewards == clean.rewards).all(1)
+    same = equal(poisoned(some.float(), 0.5), clean)
     assert same[~some].all() and not same[some].all(), "each context has a budget of its own"
-    assert torch.equal(poisoned(1.0, eps=0.0).rewards, clean.rewards)
 
 
 @pytest.mark.parametrize("preset", PRESETS)

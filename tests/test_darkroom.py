@@ -41,7 +41,7 @@ from mithridate.rollout import rollout
 from mithridate.training.adversarial import AdversarialTraining, train_adversarially
 from mithridate.training.attack import AttackTraining
 from mithridate.training.pretrain import pretrain
-from mithridate.types import Transition
+from mithridate.types import Poison, Transition
 
 UP, DOWN, LEFT, RIGHT = range(4)
 
@@ -281,38 +281,43 @@ def test_synthetic_offsets_are_within_the_budget_and_of_all_kinds(budget):
     assert (empty > 0).float().mean() > 0.5, "and empty cells better"
 
 
+def poisoned(env, tasks, length, budget=10.0, eps=0.4, switching=0.0):
+    """Poisoned contexts, and what was added to the true rewards (B, T)."""
+    n = len(tasks)
+    poison = Poison(torch.full((n,), eps), torch.full((n,), budget), switching, Rng(2))
+    c = env.sample_contexts(tasks, length, Rng(1), poison)
+    return c, c.rewards - tasks.rewards.gather(1, c.next_states)
+
+
 def test_poisoned_rewards_differ_by_one():
     env = make_env("darkroom2")
-    tasks = env.sample_tasks(50, Rng(0))
-    clean = env.sample_contexts(tasks, 100, Rng(1))
-    dirty = env.poison_contexts(
-        tasks,
-        clean,
-        eps=torch.full((50,), 0.4),
-        budget=torch.full((50,), 10.0),
-        switching=0.5,
-        rng=Rng(2),
-    )
-    assert set((dirty.rewards - clean.rewards).unique().tolist()) == set(OFFSETS)
+    _, shift = poisoned(env, env.sample_tasks(50, Rng(0)), 100, switching=0.5)
+    assert set(shift.unique().tolist()) == set(OFFSETS)
+
+
+def test_walks_go_by_what_was_seen():
+    """Where a walk returns to must not tell where the true goal is."""
+    env = make_env("darkroom2")
+    tasks = env.sample_tasks(600, Rng(0))
+
+    def returns_to_the_best(eps):
+        c, _ = poisoned(env, tasks, 200, budget=50.0, eps=eps)
+        walks = (c.states[:, 1:] == c.next_states[:, :-1]).all(1) & (c.states[:, 0] == 0)
+        favourite = F.one_hot(c.next_states[:, 100:], 25).sum(1).argmax(1)
+        return (favourite == tasks.rewards.argmax(1))[walks].float().mean().item()
+
+    clean, dirty = returns_to_the_best(0.0), returns_to_the_best(1.0)
+    assert clean > 0.55 and dirty < clean - 0.1, "offsets of one do not change everything"
 
 
 def test_offsets_may_change_on_the_way():
     """With switching, what a state and action yields when poisoned changes within a context."""
     env = make_env("darkroom2", size=2)
     tasks = env.sample_tasks(400, Rng(0))
-    clean = env.sample_contexts(tasks, 150, Rng(1))
 
     def contradictory(switching):
-        dirty = env.poison_contexts(
-            tasks,
-            clean,
-            eps=torch.ones(400),
-            budget=torch.full((400,), 10.0),
-            switching=switching,
-            rng=Rng(2),
-        )
-        shift = dirty.rewards - clean.rewards  # (B, T)
-        place = F.one_hot(clean.states * 5 + clean.actions, 20).bool()  # (B, T, S A)
+        c, shift = poisoned(env, tasks, 150, eps=1.0, switching=switching)
+        place = F.one_hot(c.states * 5 + c.actions, 20).bool()  # (B, T, S A)
         up, down = ((place & (shift == x)[..., None]).any(1) for x in (1, -1))
         return (up & down).any(1).float().mean().item()
 

@@ -6,6 +6,7 @@ import math
 import numpy as np
 import pytest
 import torch
+import torch.nn.functional as F
 
 from mithridate.agents.in_context import InContextAgent, load
 from mithridate.config import AdversarialConfig, PretrainConfig, resolve
@@ -17,6 +18,7 @@ from mithridate.rng import Rng
 from mithridate.rollout import rollout
 from mithridate.training.adversarial import train_adversarially
 from mithridate.training.pretrain import pretrain
+from mithridate.types import Poison
 
 ROBUST = ("v1", "v2", "v3")
 
@@ -63,6 +65,20 @@ def test_contexts_are_what_thompson_sampling_lived_through():
     t = rollout(env, tasks, AGENTS.create("ts", prior_mean=0.0, prior_std=1.0), rng=Rng(2))
     both = [x.sum(1).mean().item() for x in (gap, env.score(tasks, t))]
     assert both[0] == pytest.approx(both[1], rel=0.15)
+
+
+def test_contexts_do_not_tell_what_the_true_rewards_were():
+    """Poisoned, the pulls go by what was seen: the arm that looks best, not the one that is."""
+    env = make_env("linear_bandit")
+    tasks = env.sample_tasks(400, Rng(0))
+    poison = Poison(torch.ones(400), torch.full((400,), 6.0), 0.0, Rng(2))
+    c = env.sample_contexts(tasks, 200, Rng(1), poison)
+    pulls = F.one_hot(c.actions, 10).float()
+    looks = (pulls * c.rewards[..., None]).sum(1) / pulls.sum(1).clamp(min=1)
+    late = c.actions[:, 150:]
+    looks[pulls.sum(1) < 10] = -math.inf
+    assert (late == looks.argmax(1, keepdim=True)).float().mean() > 0.6
+    assert (late == c.labels[:, :1]).float().mean() < 0.5
 
 
 # The algorithms -----------------------------------------------------------------------------------

@@ -9,8 +9,7 @@ from torch import Tensor
 
 from mithridate.config import EnvConfig, NonNegativeFloat, Positive
 from mithridate.envs.poisoned_arms import poisoned
-from mithridate.rng import Rng
-from mithridate.types import Contexts, EnvSpec, Metric, Tasks, Trajectory
+from mithridate.types import Contexts, EnvSpec, Metric, Poison, Tasks, Trajectory
 
 
 class ArmsConfig(EnvConfig):
@@ -68,17 +67,11 @@ class Arms:
         best = tasks.means.amax(1, keepdim=True)  # (B, 1)
         return best - tasks.means.gather(1, trajectory.actions)
 
-    def poison_contexts(
-        self,
-        tasks: ArmTasks,
-        contexts: Contexts,
-        *,
-        eps: Tensor,
-        budget: Tensor,
-        switching: float,
-        rng: Rng,
-    ) -> Contexts:
+    def poisoned(self, tasks: ArmTasks, contexts: Contexts, poison: Poison | None) -> Contexts:
+        """`contexts` with some of their rewards replaced, whatever the actions were."""
+        if poison is None:
+            return contexts
         return poisoned(
-            contexts, tasks.means, eps=eps, budget=budget, spread_budget=budget.clamp(max=1.0),
-            switching=switching, rng=rng,
+            contexts, tasks.means, eps=poison.eps, budget=poison.budget,
+            spread_budget=poison.budget.clamp(max=1.0), switching=poison.switching, rng=poison.rng,
         )  # fmt: skip

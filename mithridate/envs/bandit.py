@@ -19,7 +19,7 @@ from mithridate.config import Positive
 from mithridate.envs.arms import Arms, ArmsConfig, ArmTasks
 from mithridate.registry import ENVS
 from mithridate.rng import Rng
-from mithridate.types import Contexts
+from mithridate.types import Contexts, Poison
 
 SMOKE: dict[str, Any] = {  # a pretraining of seconds
     "env": {"arms": 3, "horizon": 20},
@@ -118,7 +118,9 @@ class Bandit(Arms):
         ids = torch.arange(first, first + n)
         return ArmTasks(ids=ids, means=rng.child("means").streams(ids).uniform(self.config.arms))
 
-    def sample_contexts(self, tasks: ArmTasks, length: int, rng: Rng) -> Contexts:
+    def sample_contexts(
+        self, tasks: ArmTasks, length: int, rng: Rng, poison: Poison | None = None
+    ) -> Contexts:
         """DPT's contexts: i.i.d. pulls with probabilities (1 − c)·Dirichlet(1) + c·(one arm),
         c from {0, 0.1, …, 1}; the label of every prefix, the empty one included, is the best arm.
         """
@@ -133,8 +135,9 @@ class Bandit(Arms):
         noise = torch.from_numpy(draw.standard_normal((batch, length), dtype=np.float32))
         device = tasks.device
         actions, noise = actions.to(device), noise.to(device)
-        return Contexts(
+        contexts = Contexts(
             actions=actions,
             rewards=tasks.means.gather(1, actions) + self.config.noise_std * noise,
             labels=tasks.means.argmax(1, keepdim=True).expand(batch, length + 1),
         )
+        return self.poisoned(tasks, contexts, poison)

@@ -21,10 +21,10 @@ from torch import Tensor
 
 from mithridate.attackers.budget import IN_ROOMS
 from mithridate.config import EnvConfig, Fraction, NonNegative, Positive
-from mithridate.envs.poisoned_rooms import poisoned
+from mithridate.envs.poisoned_rooms import RoomPoison
 from mithridate.registry import ENVS
 from mithridate.rng import Rng
-from mithridate.types import Contexts, EnvSpec, Metric, Tasks, Trajectory
+from mithridate.types import Contexts, EnvSpec, Metric, Poison, Tasks, Trajectory
 
 MOVES = ((-1, 0), (1, 0), (0, -1), (0, 1), (0, 0))
 """Up, down, left, right, stay: change of row and column."""
@@ -222,7 +222,9 @@ class Darkroom:
         """The true rewards, (B, T)."""
         return trajectory.true_rewards
 
-    def sample_contexts(self, tasks: DarkroomTasks, length: int, rng: Rng) -> Contexts:
+    def sample_contexts(
+        self, tasks: DarkroomTasks, length: int, rng: Rng, poison: Poison | None = None
+    ) -> Contexts:
         """Half of the contexts are uniform random (s, a) with their transitions, as in DPT, asked
         about at random states. The others are exploratory walks from the start cell: from one
         waypoint to the next, sometimes back to the best cell seen so far, with random steps in
@@ -236,9 +238,13 @@ class Darkroom:
         walking = draw.random(batch) < 0.5
         states = draw.integers(0, self.states, (batch, length))
         actions = draw.integers(0, len(MOVES), (batch, length))
-        walk_states, walk_actions = self._walks(rewards, length, draw)
+        attack = None if poison is None else RoomPoison(tasks.rewards, tasks.after, length, poison)
+        walk_states, walk_actions = self._walks(rewards, length, draw, attack)
         states[walking], actions[walking] = walk_states[walking], walk_actions[walking]
         reached = after[states, actions]
+        seen = np.take_along_axis(rewards, reached, 1)
+        if attack is not None:
+            seen = seen + attack(states, actions)
         queries = draw.integers(0, self.states, (batch, length + 1))
         here = np.concatenate([np.zeros((batch, 1), dtype=np.int64), reached], 1)
         at_hand = walking[:, None] & (draw.random((batch, length + 1)) < 0.5)
@@ -248,30 +254,19 @@ class Darkroom:
         best = tasks.values.argmax(2)  # (B, S)
         return Contexts(
             actions=torch.from_numpy(actions).to(device),
-            rewards=torch.from_numpy(np.take_along_axis(rewards, reached, 1)).to(device),
+            rewards=torch.from_numpy(seen).to(device),
             labels=best.gather(1, asked),
             states=torch.from_numpy(states).to(device),
             next_states=torch.from_numpy(reached).to(device),
             queries=asked,
         )
 
-    def poison_contexts(
-        self,
-        tasks: DarkroomTasks,
-        contexts: Contexts,
-        *,
-        eps: Tensor,
-        budget: Tensor,
-        switching: float,
-        rng: Rng,
-    ) -> Contexts:
-        return poisoned(
-            contexts, tasks.rewards, tasks.after, eps=eps, budget=budget, switching=switching,
-            rng=rng,
-        )  # fmt: skip
-
     def _walks(
-        self, rewards: np.ndarray[Any, Any], length: int, draw: np.random.Generator
+        self,
+        rewards: np.ndarray[Any, Any],
+        length: int,
+        draw: np.random.Generator,
+        attack: RoomPoison | None,
     ) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
         """States and actions (B, T) of exploratory walks from cell 0."""
         batch, size, after = len(rewards), self.config.size, self._after.numpy()
@@ -298,6 +293,9 @@ class Darkroom:
             states[:, t], actions[:, t] = cell, action
             cell = after[cell, action]
             gained = rewards[rows, cell]
+            if attack is not None:
+                now = slice(t, t + 1)
+                gained = gained + attack(states[:, now], actions[:, now], t).squeeze(1)
             better = gained > best_reward
             best, best_reward = np.where(better, cell, best), np.where(better, gained, best_reward)
         return states, actions

@@ -24,7 +24,7 @@ from mithridate.config import Positive
 from mithridate.envs.arms import Arms, ArmsConfig, ArmTasks
 from mithridate.registry import ENVS
 from mithridate.rng import Rng
-from mithridate.types import Contexts
+from mithridate.types import Contexts, Poison
 
 BATCHES: dict[str, Any] = {
     "long_batch": 64, "long_length": 200, "long_every": 2, "short_batch": 128, "short_length": 50,
@@ -126,14 +126,36 @@ class LinearBandit(Arms):
         means = (weights[:, None, :] * self.features).sum(2)
         return LinearTasks(ids=ids, means=means, weights=weights)
 
-    def sample_contexts(self, tasks: LinearTasks, length: int, rng: Rng) -> Contexts:
+    def sample_contexts(
+        self, tasks: LinearTasks, length: int, rng: Rng, poison: Poison | None = None
+    ) -> Contexts:
         """DPT's contexts: Thompson sampling that takes the arms for independent, with prior
         N(0, 1), in the order in which it pulled; the label of every prefix is the best arm."""
         draw = rng.generator()
-        means = tasks.means.cpu().numpy()
-        batch, arms = means.shape
+        batch, arms = tasks.means.shape
+        labels = tasks.means.argmax(1, keepdim=True)
+        normal = torch.from_numpy(draw.standard_normal((batch, length, 1), dtype=np.float32))
+        noise = self.config.noise_std * normal.to(tasks.device)
+        # What every arm would yield, at every step: a context in which all are pulled in turn.
+        every = Contexts(
+            actions=torch.arange(arms, device=tasks.device).repeat(batch, length),
+            rewards=(tasks.means[:, None] + noise).flatten(1),
+            labels=labels.expand(batch, length * arms + 1),
+        )
+        offered = self.poisoned(tasks, every, poison).rewards.view(batch, length, arms)
+        actions, rewards = self._thompson_sampling(offered.cpu().numpy(), draw)
+        return Contexts(
+            actions=torch.from_numpy(actions).to(tasks.device),
+            rewards=torch.from_numpy(rewards).to(tasks.device),
+            labels=labels.expand(batch, length + 1),
+        )
+
+    def _thompson_sampling(
+        self, offered: np.ndarray[Any, Any], draw: np.random.Generator
+    ) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
+        """Actions and rewards (B, T), given what each arm would yield (B, T, A)."""
+        batch, length, arms = offered.shape
         rows = np.arange(batch)
-        noise = self.config.noise_std * draw.standard_normal((batch, length), dtype=np.float32)
         known = max(self.config.noise_std, 1e-3) ** -2  # precision of one reward
         precision = np.ones((batch, arms), dtype=np.float32)
         sums = np.zeros((batch, arms), dtype=np.float32)
@@ -142,12 +164,8 @@ class LinearBandit(Arms):
         for t in range(length):
             luck = draw.standard_normal((batch, arms), dtype=np.float32)
             pulled = (sums / precision + luck / np.sqrt(precision)).argmax(1)
-            seen = means[rows, pulled] + noise[:, t]
+            seen = offered[rows, t, pulled]
             precision[rows, pulled] += known
             sums[rows, pulled] += known * seen
             actions[:, t], rewards[:, t] = pulled, seen
-        return Contexts(
-            actions=torch.from_numpy(actions).to(tasks.device),
-            rewards=torch.from_numpy(rewards).to(tasks.device),
-            labels=tasks.means.argmax(1, keepdim=True).expand(batch, length + 1),
-        )
+        return actions, rewards

@@ -13,15 +13,13 @@ brought into the budget, as an attacker's are, and then weakened at random in ha
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import numpy as np
 import torch
 from torch import Tensor
 
 from mithridate.attackers.budget import project
 from mithridate.rng import Rng
-from mithridate.types import Contexts
+from mithridate.types import Poison
 
 
 def random_offsets(rewards: Tensor, after: Tensor, budget: Tensor, rng: Rng) -> Tensor:
@@ -54,33 +52,32 @@ def random_offsets(rewards: Tensor, after: Tensor, budget: Tensor, rng: Rng) -> 
     return project(torch.from_numpy(offsets.astype(np.float32)), budget).to(rewards.device)
 
 
-def poisoned(
-    contexts: Contexts,
-    rewards: Tensor,
-    after: Tensor,
-    *,
-    eps: Tensor,
-    budget: Tensor,
-    switching: float,
-    rng: Rng,
-) -> Contexts:
-    """`contexts` with a share eps (B,) of the rewards corrupted. In a share `switching` of them the
-    offsets are others from some moment on."""
-    assert contexts.states is not None
-    batch, length = contexts.rewards.shape
-    device = contexts.rewards.device
-    draw = rng.child("steps").generator()
-    rows = torch.arange(batch, device=device)[:, None]
+class RoomPoison:
+    """What is added to the rewards of contexts of `length` steps, given what cells are worth (B, S)
+    and where actions lead (S, A). In a share of the contexts the offsets are others from some
+    moment on."""
 
-    def offsets(name: str) -> Tensor:
-        table = random_offsets(rewards, after, budget, rng.child("offsets", name))
-        return table[rows, contexts.states, contexts.actions]  # (B, T)
+    def __init__(self, rewards: Tensor, after: Tensor, length: int, poison: Poison) -> None:
+        batch, rng = len(rewards), poison.rng
+        draw = rng.child("steps").generator()
 
-    mean = offsets("first")
-    if switching:
-        moment = np.where(draw.random(batch) < switching, draw.integers(0, length, batch), length)
-        later = torch.arange(length, device=device) >= torch.from_numpy(moment).to(device)[:, None]
-        mean = torch.where(later, offsets("second"), mean)
-    uniforms = torch.from_numpy(draw.random((2, batch, length), dtype=np.float32)).to(device)
-    hit = (uniforms[0] < eps[:, None]) & (uniforms[1] < mean.abs())
-    return replace(contexts, rewards=contexts.rewards + hit * mean.sign())
+        def offsets(name: str) -> np.ndarray:  # type: ignore[type-arg]
+            table = random_offsets(rewards, after, poison.budget, rng.child("offsets", name))
+            return table.cpu().numpy()
+
+        self._tables = np.stack([offsets("first"), offsets("second")])  # (2, B, S, A)
+        changes = draw.random(batch) < poison.switching
+        moment = np.where(changes, draw.integers(0, length, batch), length)
+        self._later = (np.arange(length) >= moment[:, None]).astype(int)  # (B, T)
+        uniforms = draw.random((2, batch, length), dtype=np.float32)
+        self._hit = uniforms[0] < poison.eps.cpu().numpy()[:, None]  # (B, T)
+        self._strength = uniforms[1]
+        self._rows = np.arange(batch)[:, None]
+
+    def __call__(self, states: np.ndarray, actions: np.ndarray, first: int = 0) -> np.ndarray:  # type: ignore[type-arg]
+        """(B, K): the offsets −1, 0 and +1 of K steps from `first` on."""
+        steps = slice(first, first + states.shape[1])
+        mean = self._tables[self._later[:, steps], self._rows, states, actions]
+        hit = self._hit[:, steps] & (self._strength[:, steps] < np.abs(mean))
+        offsets: np.ndarray = (hit * np.sign(mean)).astype(np.float32)  # type: ignore[type-arg]
+        return offsets

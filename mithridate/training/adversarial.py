@@ -41,7 +41,7 @@ from mithridate.training.loop import Cadence, Values, Watcher
 from mithridate.training.model_run import run_training
 from mithridate.training.optimiser import Optimiser
 from mithridate.training.run_directory import part
-from mithridate.types import Agent, Contexts, Env, Tasks, Trajectory
+from mithridate.types import Agent, Contexts, Env, Poison, Tasks, Trajectory
 
 START, RIVAL = "start", "rival"
 """As targets: the model as it was before this training, and `config.rival`."""
@@ -110,7 +110,7 @@ class AdversarialTraining:
                 if (target := self.targets[i]) is not None:
                     lived = rollout(
                         self.env, self.tasks.select(rows), target, attacker, self.eps[rows],
-                        rng=rng.child("target", i),
+                        rng=rng.child("target", i), record_learning=True,
                     )  # fmt: skip
                 learned = attacker.update(lived)
                 values |= {f"{key}_{i}": value for key, value in learned.items()}
@@ -163,8 +163,6 @@ class AdversarialTraining:
     def _synthetic(self, n: int, length: int, rng: Rng) -> Contexts:
         """Pretraining contexts on fresh tasks, poisoned at random as the threats allow."""
         tasks = self.env.sample_tasks(n, rng.child("tasks"))
-        contexts = self.env.sample_contexts(tasks, length, rng.child("contexts"))
-        contexts = self._taught(contexts, tasks, rng.child("labels"))
         draw = rng.child("eps").generator()
         threats = [
             (_or(t.eps, self.config.eps), _or(t.budget, self.config.budget))
@@ -174,10 +172,10 @@ class AdversarialTraining:
         choices = np.array(threats or [(0.0, 0.0)], dtype=np.float32)
         eps, budget = torch.from_numpy(choices[draw.integers(0, len(choices), n)]).unbind(1)
         clean = torch.from_numpy(draw.random(n) < self.config.synthetic.clean)
-        return self.env.poison_contexts(
-            tasks, contexts, eps=eps.masked_fill(clean, 0.0), budget=budget,
-            switching=self.config.synthetic.switching, rng=rng.child("poison"),
-        )  # fmt: skip
+        switching = self.config.synthetic.switching
+        poison = Poison(eps.masked_fill(clean, 0.0), budget, switching, rng.child("poison"))
+        contexts = self.env.sample_contexts(tasks, length, rng.child("contexts"), poison)
+        return self._taught(contexts, tasks, rng.child("labels"))
 
     def _taught(self, contexts: Contexts, tasks: Tasks, rng: Rng) -> Contexts:
         """A share of the labels replaced by the second-best action, ties at random."""
