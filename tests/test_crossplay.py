@@ -13,7 +13,7 @@ from mithridate.envs import make_env
 from mithridate.errors import UserError
 from mithridate.evaluation.columns import make_columns
 from mithridate.evaluation.crossplay import Evaluation, Record, evaluate, evaluate_config
-from mithridate.report.paper import paper_value
+from mithridate.report.paper import paper_clean, paper_value
 from mithridate.report.tables import matrix_table, worst_attack
 
 SMOKE = ("--preset", "smoke")
@@ -231,6 +231,18 @@ def test_paper_values_are_found_under_both_names_and_only_where_they_belong():
     assert paper_value(env, "UCB1.0", "adaptive(TS)", **main)[0] == 103.9
     assert paper_value(env, "ts", "none", eps=0.4, budget=2.0) is None
     assert paper_value(make_env("bandit", arms=4).config, "ts", "none", **at) is None
+    low = {"eps": 0.1, "budget": 3.0}
+    assert paper_value(env, "ts", "learned(crucb)", **low) is None, "ours was told 0.4"
+    linear = make_env("linear_bandit").config
+    assert paper_value(linear, "linucb", "learned(linucb)", **low)[0] == 7.56
+    assert paper_value(linear, "LinUCB", "learned(CRLinUCBv2)", **low)[0] == 8.04
+    assert paper_value(linear, "linucb", "learned(crlinucb)", **low) is None
+    assert paper_value(linear, "crlinucb", "none", **at)[0] == 2.94
+    assert paper_value(linear, "CRLinUCBv3", "none", **at)[0] == 34.08
+    assert paper_value(linear, "CRLinUCBv3", "none", **low) is None, "the paper's is that of 0.4"
+    room = make_env("darkroom2").config
+    assert paper_value(room, "npg", "learned(npg)", eps=0.4, budget=10.0)[0] == 228.9
+    assert paper_clean(room, "npg")[0] == 241.7 and paper_clean(env, "ts")[0] == 8.7
 
 
 def test_the_command_prints_the_matrix_and_draws_it(command, tmp_path):

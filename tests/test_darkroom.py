@@ -31,6 +31,7 @@ from mithridate.experiments.executors import run_graph
 from mithridate.experiments.plan import plan
 from mithridate.experiments.recipes import RECIPES
 from mithridate.experiments.store import Store
+from mithridate.model.layouts import make_model
 from mithridate.model.query_first import QueryFirstModel
 from mithridate.model.two_stream import TwoStreamModel
 from mithridate.registry import AGENTS, ATTACKERS
@@ -219,6 +220,34 @@ def test_the_attacker_adds_one_of_three_and_stays_within_its_budget():
     torch.testing.assert_close(
         attacker.cost(), mean_offsets(attacker.probabilities).flatten(1).norm(dim=1)
     )
+
+
+def test_a_single_attacker_learns_too():
+    env = make_env("darkroom2", size=3, horizon=60)
+    tasks = env.sample_tasks(1, Rng(0))
+    attacker = TabularAttacker(TabularConfig())
+    for number in range(3):
+        attacker.update(
+            rollout(env, tasks, AGENTS.create("uniform"), attacker, 0.4, rng=Rng(number))
+        )
+    assert attacker.tensors()["logits"].abs().max() > 0.01
+
+
+def test_a_model_is_refused_where_states_are_others():
+    def model(**settings):
+        env = make_env(settings.pop("name", "darkroom2"), **settings)
+        return InContextAgent(make_model(ModelConfig(), env.spec))
+
+    room, small = make_env("darkroom2").spec, make_env("darkroom2", size=3).spec
+    bandit = make_env("bandit", horizon=100).spec
+    model().check(room)
+    for agent, spec, message in (
+        (model(), small, "trained for 25 states; the environment has 9 states"),
+        (model(), bandit, "trained for 25 states; the environment has no states"),
+        (model(name="bandit"), room, "trained for no states; the environment has 25 states"),
+    ):
+        with pytest.raises(UserError, match=message):
+            agent.check(spec)
 
 
 # Attacks on rooms ---------------------------------------------------------------------------------
@@ -462,6 +491,10 @@ def test_the_picture(cli, tmp_path):
         (("picture", "bandit", *sets), "no rooms to draw"),
         (("picture", "darkroom2", *sets, "--task", "999"), "there are 20"),
         (("picture", "darkroom2", *sets, "--attacker", "gaussian"), "must be trained first"),
+        (
+            ("picture", "darkroom2", *sets[:2], "--agent", "oracle", "--attacker", "learned"),
+            "name a target, learned(AGENT)",
+        ),
     ):
         code, _, err = cli(*wrong, "--out", "wrong.svg", cwd=tmp_path)
         assert (code, err.count("\n")) == (2, 1) and message in err

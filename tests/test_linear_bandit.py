@@ -180,6 +180,40 @@ def test_the_oracle_sees_through_the_attack_and_is_thompson_sampling_without_one
         played("posterior_oracle", make_env("linear_bandit", dimension=3))
 
 
+class Alternating:
+    """An attack whose offsets change from step to step."""
+
+    offsets = None
+
+    def reset(self, spec, tasks, rng):
+        self.offsets = torch.full((len(tasks), spec.n_actions), 2.0)
+
+    def poison(self, step):
+        self.offsets = -self.offsets
+        return step.true_rewards + self.offsets[:, 0]
+
+    def cost(self):
+        return torch.zeros(len(self.offsets))
+
+
+def test_the_oracle_remembers_what_the_attack_was():
+    """When it lays its grid anew, rewards of the past count with the offsets of their time."""
+    env = make_env("linear_bandit", horizon=70)
+    tasks = env.sample_tasks(5, Rng(0))
+    oracle = AGENTS.create("posterior_oracle")
+    t = rollout(env, tasks, oracle, Alternating(), 0.4, rng=Rng(1))
+    means = (oracle.belief.weights[:, :, None] * torch.tensor(env.spec.features)).sum(3)
+    logs = -oracle.belief.weights.square().sum(2).double()
+    for step in range(70):
+        mean = means.gather(2, t.actions[:, step, None, None].expand(-1, means.shape[1], 1))
+        left = (t.observed_rewards[:, step, None] - mean.squeeze(2)).double()
+        moved = left - (-2.0 if step % 2 == 0 else 2.0)
+        density = 0.6 * (-0.5 * (left / 0.3) ** 2).exp() + 0.4 * (-0.5 * (moved / 0.3) ** 2).exp()
+        logs += (density + 1e-300).log()
+    found = oracle.belief.logs.softmax(1)
+    torch.testing.assert_close(found, logs.softmax(1).float(), atol=2e-4, rtol=0.02)
+
+
 @pytest.mark.parametrize("agent", ["linucb", "crlinucb", "lin_ts"])
 def test_without_features_there_is_nothing_to_do(agent):
     with pytest.raises(UserError, match=f"{agent} needs an environment whose arms have features"):

@@ -40,6 +40,11 @@ class InContextAgent:
                 f"this model was trained for {self.model.n_actions} actions; "
                 f"the environment has {spec.n_actions}"
             )
+        if getattr(self.model, "n_states", None) != spec.n_states:
+            raise UserError(
+                f"this model was trained for {_states(getattr(self.model, 'n_states', None))}; "
+                f"the environment has {_states(spec.n_states)}"
+            )
         features: Tensor | None = getattr(self.model, "features", None)
         if features is not None:
             here = None if spec.features is None else torch.tensor(spec.features)
@@ -88,6 +93,10 @@ class InContextAgent:
         if self._pending is not None or not self._begun:
             self.logits(obs)  # nobody has asked for an action since the transition before
         self._pending = Transition(obs, actions, rewards, next_obs)
+
+
+def _states(number: int | None) -> str:
+    return "no states" if number is None else f"{number} states"
 
 
 def load(source: str, *, greedy: bool = False, temperature: float | None = None) -> InContextAgent:

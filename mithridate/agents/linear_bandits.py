@@ -6,9 +6,10 @@ The inverse of V = λI + Σ x xᵀ is kept by rank-one updates (Sherman and Morr
 from __future__ import annotations
 
 import math
-from typing import Literal
+from typing import Annotated, Literal
 
 import torch
+from pydantic import Field
 from torch import Tensor
 
 from mithridate.agents.choice import argmax_random_ties
@@ -107,7 +108,7 @@ class RobustLinUCBConfig(Config):
     """R."""
     ridge: PositiveFloat = 0.1
     """λ."""
-    confidence: PositiveFloat = 0.01
+    confidence: Annotated[float, Field(gt=0, le=1)] = 0.01
     """δ."""
 
 

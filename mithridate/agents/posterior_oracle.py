@@ -52,9 +52,9 @@ class PosteriorOracle:
         self._rows = torch.arange(batch, device=rng.device)
         self.belief: _Arms | _Weights
         if spec.features is None:
-            self.belief = _Arms(spec, batch, self.config.grid, rng, self._log_likelihood)
+            self.belief = _Arms(spec, batch, self.config.grid, rng)
         else:
-            self.belief = _Weights(spec, batch, self.config.axis, rng, self._log_likelihood)
+            self.belief = _Weights(spec, batch, self.config.axis, rng)
 
     def act(self, obs: Observation) -> Tensor:
         return self.belief.sample().argmax(1)
@@ -62,52 +62,57 @@ class PosteriorOracle:
     def observe(
         self, obs: Observation, actions: Tensor, rewards: Tensor, next_obs: Observation
     ) -> None:
-        self.belief.update(actions, rewards)
+        self.belief.update(actions, self._evidence(actions, rewards))
 
-    def _log_likelihood(self, actions: Tensor, rewards: Tensor, means: Tensor) -> Tensor:
-        """(B, G) of the rewards seen, for what the pulled arm's mean may be (B, G)."""
-        residual = rewards[:, None] - means
-        eps = torch.as_tensor(self.secrets.eps, dtype=residual.dtype, device=residual.device)
-        eps = eps.expand(len(rewards))[:, None]
-        clean = (1 - eps).log() + _log_normal(residual, torch.tensor(self._noise))
+    def _evidence(self, actions: Tensor, rewards: Tensor) -> Evidence:
+        """What the rewards say, given what the attack is at this moment."""
+        noise = torch.tensor(self._noise, device=rewards.device)
         attacker = self.secrets.attacker
         if attacker is None:
-            return _log_normal(residual, torch.tensor(self._noise))
+            return lambda means: _log_normal(rewards[:, None] - means, noise)
         offsets: Tensor | None = getattr(attacker, "offsets", None)
         if offsets is None:
             raise UserError(f"posterior_oracle does not know {type(attacker).__name__}'s attacks")
+        rule: Callable[[Tensor], Tensor] | None = None
         if self.config.knows == "rule":
-            if not hasattr(attacker, "rule"):
+            rule = getattr(attacker, "rule", None)
+            if rule is None:
                 raise UserError("posterior_oracle(knows=rule): this attack has no rule; see mirror")
-            shift = attacker.rule(means)
-        else:
-            shift = offsets[self._rows, actions][:, None]
+        shift = offsets[self._rows, actions][:, None]  # (B, 1)
         spreads: Tensor | None = getattr(attacker, "spreads", None)
         variance = torch.full_like(shift, self._noise**2)
         if spreads is not None:
             variance = variance + spreads[self._rows, actions][:, None] ** 2
-        poisoned = eps.log() + _log_normal(residual - shift, variance.sqrt())
-        return torch.logaddexp(clean, poisoned)
+        eps = torch.as_tensor(self.secrets.eps, dtype=shift.dtype, device=shift.device)
+        eps = eps.expand(len(rewards))[:, None]
+
+        def log_likelihood(means: Tensor) -> Tensor:
+            residual = rewards[:, None] - means
+            moved = residual - (shift if rule is None else rule(means))
+            clean = (1 - eps).log() + _log_normal(residual, noise)
+            poisoned = eps.log() + _log_normal(moved, variance.sqrt())
+            return torch.logaddexp(clean, poisoned)
+
+        return log_likelihood
 
 
-Likelihood = Callable[[Tensor, Tensor, Tensor], Tensor]
+Evidence = Callable[[Tensor], Tensor]
+"""The log likelihood (B, G) of a reward, for what the pulled arm's mean may be (B, G)."""
 
 
 class _Arms:
     """Independent arms: G values for the mean of each."""
 
-    def __init__(
-        self, spec: EnvSpec, batch: int, grid: int, rng: TaskStreams, likelihood: Likelihood
-    ) -> None:
-        self._rng, self._likelihood = rng, likelihood
+    def __init__(self, spec: EnvSpec, batch: int, grid: int, rng: TaskStreams) -> None:
+        self._rng = rng
         self._rows = torch.arange(batch, device=rng.device)
         self._grid = torch.linspace(0, 1, grid, device=rng.device)  # (G,)
         self._logs = torch.zeros(batch, spec.n_actions, grid, device=rng.device)
         self.cdf = self._logs.softmax(2).cumsum(2)  # (B, A, G)
 
-    def update(self, actions: Tensor, rewards: Tensor) -> None:
+    def update(self, actions: Tensor, evidence: Evidence) -> None:
         arm = (self._rows, actions)
-        self._logs[arm] += self._likelihood(actions, rewards, self._grid.expand(len(actions), -1))
+        self._logs[arm] += evidence(self._grid.expand(len(actions), -1))
         self.cdf[arm] = self._logs[arm].softmax(1).cumsum(1)
 
     def sample(self) -> Tensor:
@@ -124,10 +129,8 @@ class _Weights:
     REACH = 5.0
     """Of the grid, in standard deviations."""
 
-    def __init__(
-        self, spec: EnvSpec, batch: int, axis: int, rng: TaskStreams, likelihood: Likelihood
-    ) -> None:
-        self._rng, self._likelihood = rng, likelihood
+    def __init__(self, spec: EnvSpec, batch: int, axis: int, rng: TaskStreams) -> None:
+        self._rng = rng
         self._features = torch.tensor(spec.features, device=rng.device)  # (A, D)
         dimension = self._features.shape[1]
         if dimension > 2:
@@ -135,11 +138,9 @@ class _Weights:
         line = torch.linspace(-self.REACH, self.REACH, axis, device=rng.device)
         self._grid = torch.cartesian_prod(*[line] * dimension).view(-1, dimension)  # (G, D)
         self._step = 2 * self.REACH / max(1, axis - 1)
-        self._seen: list[tuple[Tensor, Tensor]] = []
-        eye = torch.eye(dimension, device=rng.device)
-        self._lay(
-            torch.zeros(batch, dimension, device=rng.device), eye.expand(batch, -1, -1) / dimension
-        )
+        self._seen: list[tuple[Tensor, Evidence]] = []
+        eye = torch.eye(dimension, device=rng.device).expand(batch, -1, -1)
+        self._lay(eye.new_zeros(batch, dimension), eye / dimension)
 
     def _lay(self, centre: Tensor, covariance: Tensor) -> None:
         """A grid around `centre` (B, D), along the axes of `covariance` (B, D, D)."""
@@ -147,15 +148,15 @@ class _Weights:
         self.weights: Tensor  # (B, G, D)
         self.weights = centre[:, None] + (self._root[:, None] * self._grid[:, None, :]).sum(3)
         self.logs = -0.5 * len(self._features[0]) * self.weights.square().sum(2)  # (B, G): prior
-        for actions, rewards in self._seen:
-            self.logs += self._likelihood(actions, rewards, self._means(actions))
+        for actions, evidence in self._seen:
+            self.logs += evidence(self._means(actions))
 
     def _means(self, actions: Tensor) -> Tensor:
         return (self.weights * self._features[actions][:, None, :]).sum(2)
 
-    def update(self, actions: Tensor, rewards: Tensor) -> None:
-        self._seen.append((actions, rewards))
-        self.logs += self._likelihood(actions, rewards, self._means(actions))
+    def update(self, actions: Tensor, evidence: Evidence) -> None:
+        self._seen.append((actions, evidence))
+        self.logs += evidence(self._means(actions))
         number = len(self._seen)
         if number >= 4 and number & (number - 1) == 0:
             share = self.logs.softmax(1)[..., None]  # (B, G, 1)
@@ -163,10 +164,9 @@ class _Weights:
             away = self.weights - centre[:, None]
             covariance = (share[..., None] * away[..., :, None] * away[..., None, :]).sum(1)
             # No narrower than what this grid can tell apart.
-            cell = (self._step * self._root)[..., :, None, :] * (self._step * self._root)[
-                ..., None, :, :
-            ]
-            self._lay(centre, covariance + cell.sum(3) / 12)
+            cell = self._step * self._root
+            cell = (cell[:, :, None] * cell[:, None, :]).sum(3)
+            self._lay(centre, covariance + cell / 12)
 
     def sample(self) -> Tensor:
         """(B, A). Between the points of the grid, anywhere."""

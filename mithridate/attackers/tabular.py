@@ -99,7 +99,9 @@ class TabularAttacker(OffsetTable):
         observations = trajectory.observations_before()
         assert isinstance(observations, Tensor)
         gains = advantages(trajectory.true_rewards.cpu())  # (B, T)
-        weights = (gains - gains.mean(0)) * trajectory.poisoned.cpu()
+        if len(gains) > 1:  # what all tasks have in common at a step is no merit of the attack
+            gains = gains - gains.mean(0)
+        weights = gains * trajectory.poisoned.cpu()
         shift = (trajectory.proposed_rewards - trajectory.true_rewards).cpu().round().long() + 1
         mine = self._tasks.at(self._rows)
         logits = mine["logits"]

@@ -50,6 +50,7 @@ SMOKE: dict[str, Any] = {  # a pretraining of seconds
     "final_tasks": 100,
     "checkpoint_every": 10,
 }
+CONSTANT: dict[str, Any] = {"warmup_steps": 0, "final_fraction": 1.0, "clip_norm": None}
 ATTACKED: dict[str, Any] = {
     "budget": IN_ROOMS,
     "threats": [{"attacker": "tabular", "share": 0.8}, {"attacker": "none", "share": 0.2}],
@@ -125,9 +126,9 @@ class Darkroom:
         "pretrain": {
             "smoke": SMOKE,
             "laptop": {"steps": 4000, "batches": BATCHES},
-            "paper": {
-                "steps": 500_000, "batches": {**BATCHES, "long_every": 1},
-                "optimiser": {"warmup_steps": 0, "final_fraction": 1.0, "clip_norm": None},
+            "paper": {  # 150 epochs of 1,250 batches
+                "steps": 187_500, "batches": {**BATCHES, "long_every": 1},
+                "optimiser": {**CONSTANT, "learning_rate": 1e-4},
                 "evaluate_every": 12_500, "checkpoint_every": 1000,
             },
         },
@@ -145,25 +146,22 @@ class Darkroom:
             },
             "laptop": {**ATTACKED, "batches": BATCHES, "temperature": 1.0},
             "paper": {
-                "budget": IN_ROOMS, "threats": [{"attacker": "tabular"}], "rounds": 300,
+                "budget": IN_ROOMS, "threats": [{"attacker": "tabular"}], "rounds": 400,
                 "iterations": 20, "temperature": 1.0, "renew": 0.0, "memory": 1,
                 "synthetic": {"rounds": 0, "share": 0.0},
-                "optimiser": {
-                    "learning_rate": 3e-5, "warmup_steps": 0, "final_fraction": 1.0,
-                    "clip_norm": None,
-                },
+                "optimiser": {**CONSTANT, "learning_rate": 3e-5},
                 "batches": {**BATCHES, "long_every": 1}, "compare_every": 1, "evaluate_every": 25,
             },
         },
         "attack": {
             "smoke": {**SMALL, "budget": IN_ROOMS, "attacker": "tabular", "tasks": 20, "rounds": 3},
             "laptop": {"budget": IN_ROOMS, "attacker": "tabular"},
-            "paper": {"budget": IN_ROOMS, "attacker": "tabular"},
+            "paper": {"budget": IN_ROOMS, "attacker": "tabular", "rounds": 300},
         },
         "evaluate": {
             "smoke": {**SMALL, "budget": IN_ROOMS, "tasks": 20, "rounds": 3},
             "laptop": {"budget": IN_ROOMS},
-            "paper": {"budget": IN_ROOMS, "replications": 10},
+            "paper": {"budget": IN_ROOMS, "replications": 10, "rounds": 300},
         },
     }  # fmt: skip
 

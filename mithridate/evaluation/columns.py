@@ -93,7 +93,13 @@ def _meant(text: str, config: EvaluateConfig, victims: Sequence[Victim]) -> list
         return [Column("none")]
     if text in KINDS:
         kind = _kind(text, config)
-        return [_Wanted(kind, victim) for victim in victims if not victim.privileged]
+        targets = [victim for victim in victims if not victim.privileged]
+        if not targets:
+            raise UserError(
+                f"attackers '{text}': every agent here knows the attack; there is nothing to learn "
+                f"against them: name a target, {text}(AGENT)"
+            )
+        return [_Wanted(kind, victim) for victim in targets]
     if meant := trained_against(text):
         kind, name = meant
         known = {victim.label: victim for victim in victims}

@@ -85,6 +85,7 @@ TRAINING_LINES = (
     (r"score_0_.*", "AT-DPT"),
     (r"frozen_0_.*", "DPT (frozen)"),
     (r"ts_0_.*", "TS"),
+    (r"linucb_0_.*", "LinUCB"),
 )
 """What the columns of a training's log are called in figures; of several threats, the first."""
 

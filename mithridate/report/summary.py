@@ -26,8 +26,8 @@ from mithridate.report.paper import colour_range, orange, paper_value
 from mithridate.training.run_directory import read_log
 from mithridate.types import Metric
 
-ORACLES = ("posterior_oracle",)
-"""Agents that know the attack: a limit for the others."""
+ORACLES = ("posterior_oracle", "oracle")
+"""Agents that know the attack, or the task: a limit for the others."""
 Verdict = Literal["agrees", "better", "worse"]
 
 

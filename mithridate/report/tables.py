@@ -9,7 +9,7 @@ from rich.text import Text
 
 from mithridate.config import EnvConfig
 from mithridate.evaluation.crossplay import Evaluation
-from mithridate.report.paper import colour_range, orange, paper_value
+from mithridate.report.paper import colour_range, orange, paper_clean, paper_value
 
 ORANGE = (255, 128, 0)
 
@@ -84,8 +84,11 @@ def worst_attack(evaluation: Evaluation, agent: str) -> str:
 
 def _paper(evaluation: Evaluation, agent: str, column: str, digits: int) -> str | None:
     attacked = next((r for r in evaluation.records if r.attacker != "none"), None)
-    eps, budget = (attacked.eps, attacked.budget) if attacked else (0.4, 3.0)
-    value = paper_value(evaluation.env, agent, column, eps=eps, budget=budget)
+    if attacked is None:
+        value = paper_clean(evaluation.env, agent)
+    else:
+        eps, budget = attacked.eps, attacked.budget
+        value = paper_value(evaluation.env, agent, column, eps=eps, budget=budget)
     return interval(*value, digits) if value else None
 
 
