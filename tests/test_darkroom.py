@@ -432,6 +432,22 @@ def test_suboptimal_labels_are_second_best_where_they_are_asked(tmp_path):
                                second[changed])  # fmt: skip
 
 
+def test_attackers_that_chase_a_learner_learn_from_all_its_episodes(tmp_path, monkeypatch):
+    weights = pretrain(smoke(PretrainConfig, "pretrain", "steps=2"), tmp_path / "run")
+    threats = [{"attacker": "tabular", "target": "q_learning(episodes=2)"}]
+    config = smoke(
+        AdversarialConfig, "train", f"threats={json.dumps(threats)}", "synthetic.rounds=0",
+        start=str(weights),
+    )  # fmt: skip
+    trainee = AdversarialTraining(config)
+    lengths = []
+    monkeypatch.setattr(
+        TabularAttacker, "update", lambda self, t: lengths.append(t.actions.shape[1]) or {}
+    )
+    trainee.step(0)
+    assert lengths == [3 * trainee.env.spec.horizon]
+
+
 def smoke(kind, stage, *sets, **direct):
     return resolve(kind, stage, "darkroom2", "smoke", sets, threads=1, **direct)
 
