@@ -5,7 +5,7 @@ from __future__ import annotations
 import platform
 from importlib.metadata import PackageNotFoundError, version
 
-STAGES = {"pretrain": 1, "distill": 1, "train": 2, "attack": 2, "evaluate": 2}
+STAGES = {"pretrain": 1, "distill": 1, "train": 2, "attack": 2, "evaluate": 2, "picture": 1}
 """Of the code of each kind of stage: raised when a change of the code changes its results.
 
 2: synthetic contexts with more dense offsets (train); decoding from normed inputs, which rounds

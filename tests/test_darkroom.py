@@ -27,6 +27,7 @@ from mithridate.envs import make_env
 from mithridate.envs.darkroom import STAY, transitions
 from mithridate.envs.poisoned_rooms import random_offsets
 from mithridate.errors import UserError
+from mithridate.evaluation.episode import Room
 from mithridate.experiments.executors import run_graph
 from mithridate.experiments.plan import plan
 from mithridate.experiments.recipes import RECIPES
@@ -35,7 +36,9 @@ from mithridate.model.layouts import make_model
 from mithridate.model.query_first import QueryFirstModel
 from mithridate.model.two_stream import TwoStreamModel
 from mithridate.registry import AGENTS, ATTACKERS
-from mithridate.report.picture import Room, draw_room
+from mithridate.report.exports import export
+from mithridate.report.html import render
+from mithridate.report.picture import draw_room, room_svg
 from mithridate.report.summary import summarise
 from mithridate.rng import Rng
 from mithridate.rollout import rollout
@@ -522,6 +525,8 @@ def test_the_room_is_drawn_as_it_is(tmp_path):
     room = Room(np.array([0, 1, 0, 0, 2, 0, 0, 0, 0]), np.zeros((9, 5)), path, "a title")
     assert (room.size, room.settled()) == (3, 4)
     draw_room(room, tmp_path / "room.png")
+    again = Room.from_json(json.loads(json.dumps(room.to_json())))
+    assert room_svg(again) == room_svg(room), "nothing is lost, and nothing depends on the time"
     assert (tmp_path / "room.png").stat().st_size > 5000
 
 
@@ -564,6 +569,15 @@ def test_the_recipe_of_rooms(tmp_path):
     for column in table.columns:
         worst = max(mean for (_, where), mean in cells.items() if where == column)
         assert cells["oracle", column] == worst, "more is better here"
+    assert {best for _, _, best, *_ in table.paired}.isdisjoint({"oracle"})
+    assert [room.title.partition(",")[0] for room in section.pictures] == [
+        f"{row} under {column}" for row, column in recipe.pictures
+    ]
+    assert all(room.path[0] == 0 and room.offsets.any() for room in section.pictures)
+    page = render(store)
+    assert page.count("data:image/svg+xml;base64,") == len(recipe.pictures)
+    files = {path.name for path in export(store, tmp_path / "files")}
+    assert sum("-picture-" in name for name in files) == 2 * len(recipe.pictures)
 
 
 def test_attackers_against_learners_of_single_tasks_learn_briefly():

@@ -30,56 +30,31 @@ def picture(
     import torch
 
     from mithridate.agents.resolve import make_victims
-    from mithridate.attackers.tabular import mean_offsets
     from mithridate.config import EvaluateConfig, resolve
     from mithridate.envs import env_of
     from mithridate.evaluation.columns import make_columns
+    from mithridate.evaluation.episode import watch
     from mithridate.progress import TrainingProgress
     from mithridate.report.figures import check_figure
-    from mithridate.report.picture import Room, draw_room
-    from mithridate.rng import Rng
-    from mithridate.rollout import rollout
+    from mithridate.report.picture import draw_room
 
     config = resolve(
         EvaluateConfig, "evaluate", env, preset, sets or (), seed=seed, eps=eps, budget=budget,
         attackers=(attacker,),
     )  # fmt: skip
-    room = env_of(config.env)
-    if room.spec.n_states is None:
+    if env_of(config.env).spec.n_states is None:
         raise UserError(f"'{env}' has no rooms to draw; try darkroom2")
     check_figure(out)
     torch.set_num_threads(config.threads)
     victim = make_victims([agent])[0]
     with TrainingProgress("attack") as progress:
         column = make_columns(config, [victim], lambda label, r: [progress.another(label)])[0]
-    rng = Rng(config.seed).child("evaluate", 0)
-    adversary, tasks = column.meet(0)
-    if tasks is None:
-        tasks = room.sample_tasks(config.tasks, rng.child("tasks"))
-    if task >= len(tasks):
-        raise UserError(f"--task {task}: there are {len(tasks)}, from 0 on")
-    one = tasks.select(slice(task, task + 1))
-    trajectory = rollout(room, one, victim.replication(0), adversary, config.eps, rng=rng)
-    offsets = torch.zeros(room.spec.n_states, room.spec.n_actions)
-    if adversary is not None:
-        if not hasattr(adversary, "probabilities"):
-            raise UserError(
-                f"attacker '{attacker}' has no offset for each state and action to draw"
-            )
-        offsets = mean_offsets(adversary.probabilities)[0]
-    score = room.score(one, trajectory).sum().item()
-    title = f"{victim.label} under {column.name}, task {task}: episode reward {score:g}"
-    drawn = Room(
-        one.rewards[0].numpy(),  # type: ignore[attr-defined]
-        offsets.numpy(),
-        trajectory.observations[0, 0].numpy(),  # type: ignore[index]
-        title,
-    )
-    draw_room(drawn, out)
+    room = watch(config, victim, column, task)
+    draw_room(room, out)
     if as_json:
-        print_json({"file": str(out), "score": score, "settled": drawn.settled()})
+        print_json({"file": str(out), "score": room.score, "settled": room.settled()})
     else:
-        print(title)
+        print(room.title)
         print(out)
 
 

@@ -62,7 +62,8 @@ def work(stage: Stage) -> float:
                 {**batch, "short_batch": 0, "short_length": 0}, 2 * config["rounds"]
             )
         return rolling
-    return _rolling(config["tasks"], horizon, "victim" in stage.inputs)
+    tasks = 1 if stage.kind == "picture" else config["tasks"]
+    return _rolling(tasks, horizon, "victim" in stage.inputs)
 
 
 def _learning(batches: dict[str, Any], steps: float) -> float:

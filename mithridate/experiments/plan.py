@@ -52,6 +52,8 @@ class Plan:
     """The evaluations."""
     trainings: tuple[Stage, ...]
     """The adversarial trainings, whose logs make the training curves."""
+    pictures: tuple[Stage, ...] = ()
+    """Episodes to draw."""
     sets: tuple[str, ...] = ()
     """Settings that were overridden."""
 
@@ -64,7 +66,7 @@ class Plan:
         return f"{name}-{hashlib.sha256(json.dumps(self.sets).encode()).hexdigest()[:6]}"
 
     def stages(self) -> list[Stage]:
-        return in_order([*self.trainings, *self.cells])
+        return in_order([*self.trainings, *self.cells, *self.pictures])
 
     def describe(self) -> dict[str, Any]:
         """What reports and `gc` need to know."""
@@ -75,6 +77,7 @@ class Plan:
             "stages": [stage.describe() for stage in self.stages()],
             "cells": [stage.name for stage in self.cells],
             "trainings": [stage.name for stage in self.trainings],
+            "pictures": [stage.name for stage in self.pictures],
         }  # fmt: skip
 
 
@@ -104,7 +107,11 @@ def plan(
         for row, r in recipe.victims(level, preset, count)
         if row.is_model and MODELS[row.agent].kind == "train"
     )
-    return Plan(recipe, preset, count, seed, cells, trainings, tuple(sorted(sets)))
+    pictures = tuple(
+        build.picture(next(r for r in recipe.rows if r.label == label), column, count)
+        for label, column in recipe.pictures
+    )
+    return Plan(recipe, preset, count, seed, cells, trainings, pictures, tuple(sorted(sets)))
 
 
 def _by_stage(sets: Sequence[str]) -> dict[str, list[str]]:
@@ -183,6 +190,10 @@ class _Builder:
             label = f"{attacker} attack on {row.label} #{replication + 1}, {level}"
             self._made[key] = Stage("attack", label, self._config("attack", **settings), inputs)
         return self._made[key]
+
+    def picture(self, row: Row, column: str, count: int) -> Stage:
+        cell = self.cell(row, column, self.recipe.levels[-1], 0, count)
+        return Stage("picture", f"picture of {cell.label}", cell.config, cell.inputs)
 
     def cell(self, row: Row, column: str, level: Level, replication: int, count: int) -> Stage:
         inputs: dict[str, Stage] = {}

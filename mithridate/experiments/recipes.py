@@ -157,6 +157,8 @@ class Recipe:
     """The paper's table that this answers."""
     figure: str | None = None
     """What the training curves show, if they are the point."""
+    pictures: tuple[tuple[str, str], ...] = ()
+    """Rows and columns of which an episode is drawn, at the last level."""
     levels: tuple[Level, ...] = (Level(),)
     replications: Mapping[str, int] = field(
         default_factory=lambda: {"smoke": 2, "laptop": 3, "paper": 10}
@@ -164,7 +166,7 @@ class Recipe:
 
     def __post_init__(self) -> None:
         labels = {row.label for row in self.rows}
-        missing = {*self.targets, *self.adaptive} - labels
+        missing = {*self.targets, *self.adaptive, *(row for row, _ in self.pictures)} - labels
         if missing:
             raise ValueError(f"recipe {self.name}: targets {missing} are not among the rows")
 
@@ -371,6 +373,12 @@ RECIPES = {
             targets=ROOM_TARGETS,
             table="darkroom2_main",
             figure="reward per round of adversarial training",
+            pictures=(
+                ("AT-DPT", "learned(AT-DPT)"),
+                ("DPT", "learned(DPT)"),
+                ("AT-DPT", "learned(DPT)"),
+                ("Q-learning", "learned(Q-learning)"),
+            ),
             levels=(Level(budget=IN_ROOMS),),
             replications={"smoke": 2, "laptop": 2, "paper": 10},
         ),

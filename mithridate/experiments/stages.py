@@ -17,6 +17,8 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal
 
+import torch
+
 from mithridate import versions
 from mithridate.agents.resolve import Victim
 from mithridate.attackers.budget import make_attacker
@@ -32,6 +34,7 @@ from mithridate.config import (
 from mithridate.envs import env_of
 from mithridate.evaluation.columns import Column
 from mithridate.evaluation.crossplay import evaluate_cell
+from mithridate.evaluation.episode import watch
 from mithridate.experiments.store import OUT, Artifact, Store
 from mithridate.files import write_atomic
 from mithridate.model.weights import find, load_model, tensors_sha256, zoo_names
@@ -169,8 +172,11 @@ def _attack(stage: Stage, work: Path, inputs: dict[str, Artifact]) -> None:
     _keep(work, "attackers.safetensors", "log.jsonl")
 
 
-def _evaluate(stage: Stage, work: Path, inputs: dict[str, Artifact]) -> None:
-    cell = stage.config["cell"]
+def _cell(
+    stage: Stage, inputs: dict[str, Artifact]
+) -> tuple[EvaluateConfig, Victim, Column, dict[str, Any]]:
+    """Who meets whom in a cell."""
+    cell: dict[str, Any] = stage.config["cell"]
     rest = {k: v for k, v in stage.config.items() if k != "cell"}
     config = parse(EvaluateConfig, {**rest, "attackers": [cell["attacker"]]})
     source = cell["victim"]
@@ -185,6 +191,18 @@ def _evaluate(stage: Stage, work: Path, inputs: dict[str, Artifact]) -> None:
     else:
         attacker = make_attacker(cell["attacker"], config.budget)
         column = Column(cell["attacker"], static=attacker)
+    return config, victim, column, cell
+
+
+def _picture(stage: Stage, work: Path, inputs: dict[str, Artifact]) -> None:
+    config, victim, column, _ = _cell(stage, inputs)
+    torch.set_num_threads(config.threads)
+    room = watch(config, victim, column)
+    write_atomic(work / OUT / "room.json", json.dumps(room.to_json()) + "\n")
+
+
+def _evaluate(stage: Stage, work: Path, inputs: dict[str, Artifact]) -> None:
+    config, victim, column, cell = _cell(stage, inputs)
     record, curve = evaluate_cell(config, env_of(config.env), victim, column, cell["replication"])
     level = {"level": config.eps, "level_budget": config.budget}  # a clean cell has one, too
     line = {**record.to_json(), **level, "config_hash": stage.key}
@@ -199,7 +217,7 @@ def _evaluate(stage: Stage, work: Path, inputs: dict[str, Artifact]) -> None:
 
 RUNNERS: dict[str, Callable[[Stage, Path, dict[str, Artifact]], None]] = {
     "pretrain": _pretrain, "distill": _distill, "train": _train, "attack": _attack,
-    "evaluate": _evaluate,
+    "evaluate": _evaluate, "picture": _picture,
 }  # fmt: skip
 
 

@@ -11,6 +11,7 @@ from pathlib import Path
 from mithridate.experiments.store import Store
 from mithridate.files import make_directory, write_atomic
 from mithridate.report.figures import lines_figure
+from mithridate.report.picture import draw_room
 from mithridate.report.summary import CellView, SectionView, TableView, summarise
 
 
@@ -37,6 +38,12 @@ def export(store: Store, directory: Path) -> list[Path]:
             for suffix in ("pdf", "png"):
                 path = directory / f"{section.name}-{i:02d}-{name}.{suffix}"
                 lines_figure(curve.lines, path, curve.title, curve.xlabel, curve.ylabel)
+                written.append(path)
+        for i, room in enumerate(section.pictures):
+            name = re.sub(r"[^a-z0-9]+", "-", room.title.partition(",")[0].lower()).strip("-")
+            for suffix in ("svg", "png"):
+                path = directory / f"{section.name}-picture-{i:02d}-{name}.{suffix}"
+                draw_room(room, path)
                 written.append(path)
     return written
 

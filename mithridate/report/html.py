@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import hashlib
 import json
 from importlib.metadata import version
@@ -11,8 +12,10 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
 from mithridate.evaluation.checks import trained_against
+from mithridate.evaluation.episode import Room
 from mithridate.experiments.estimate import readable
 from mithridate.experiments.store import Store
+from mithridate.report.picture import room_svg
 from mithridate.report.summary import CellView, summarise
 from mithridate.report.svg import line_chart
 
@@ -29,6 +32,7 @@ def render(store: Store, *, live: bool = False) -> str:
     environment.filters["readable"] = readable
     environment.filters["pretty_json"] = lambda x: json.dumps(x, indent=1)
     environment.globals["chart"] = lambda view, name: Markup(line_chart(view, name))
+    environment.globals["picture"] = picture
     environment.globals["column_title"] = column_title
     environment.globals["cell_style"] = cell_style
     template = environment.get_template("report.html.j2")
@@ -41,6 +45,11 @@ def fingerprint(store: Store) -> str:
     """Changes whenever the page would."""
     text = json.dumps([store.names(), store.graphs()], sort_keys=True)
     return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+def picture(room: Room) -> str:
+    """An image that is part of the page."""
+    return "data:image/svg+xml;base64," + base64.b64encode(room_svg(room).encode()).decode()
 
 
 def column_title(column: str) -> str:

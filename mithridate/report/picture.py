@@ -3,7 +3,7 @@ offset on every cell and action, the agent's path, and the cell where it settles
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import io
 from pathlib import Path
 from typing import Any
 
@@ -12,9 +12,11 @@ from matplotlib import colormaps
 from matplotlib import pyplot as plt
 from matplotlib.cm import ScalarMappable
 from matplotlib.colors import Normalize
+from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.patches import Circle, Polygon, Rectangle
 
+from mithridate.evaluation.episode import Room
 from mithridate.files import make_directory
 
 COLOURS = "PuOr"
@@ -22,29 +24,23 @@ MIDDLE, REACH = 0.17, 0.44
 """From a cell's centre: the radius of `stay`, and how far the arrows reach."""
 
 
-@dataclass(frozen=True)
-class Room:
-    """One task's episode."""
-
-    rewards: np.ndarray[Any, Any]
-    """(S,): what each cell is worth."""
-    offsets: np.ndarray[Any, Any]
-    """(S, A): what the attacker adds on average, −1 … 1."""
-    path: np.ndarray[Any, Any]
-    """(T + 1,): the cells the agent was in."""
-    title: str
-
-    @property
-    def size(self) -> int:
-        return int(len(self.rewards) ** 0.5)
-
-    def settled(self) -> int:
-        """The cell where it was most often in the last quarter of the episode."""
-        return int(np.bincount(self.path[-max(1, len(self.path) // 4) :]).argmax())
+def room_svg(room: Room) -> str:
+    """The picture as SVG, the same for the same room."""
+    text = io.StringIO()
+    with plt.rc_context({"svg.hashsalt": room.title}):
+        _draw(room).savefig(text, format="svg", metadata={"Date": None})
+    plt.close()
+    return text.getvalue()
 
 
 def draw_room(room: Room, path: Path) -> None:
     """One file, of whatever kind its name says (.svg, .png, .pdf)."""
+    make_directory(path.parent)
+    _draw(room).savefig(path, dpi=150)
+    plt.close()
+
+
+def _draw(room: Room) -> Figure:
     figure, axes = plt.subplots(figsize=(6.4, 6.0), layout="constrained")
     norm, colours = Normalize(-1, 1), colormaps[COLOURS]
     for cell in range(len(room.rewards)):
@@ -66,9 +62,7 @@ def draw_room(room: Room, path: Path) -> None:
         handles=seen, loc="upper center", bbox_to_anchor=(0.5, 0.0), ncols=3, frameon=False,
         fontsize=9,
     )  # fmt: skip
-    make_directory(path.parent)
-    figure.savefig(path, dpi=150)
-    plt.close(figure)
+    return figure
 
 
 def _cell(axes: Any, room: Room, cell: int, colour: Any) -> None:

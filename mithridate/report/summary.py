@@ -19,6 +19,7 @@ from mithridate.evaluation.checks import (
     flags,
     paired_difference,
 )
+from mithridate.evaluation.episode import Room
 from mithridate.experiments.recipes import RECIPES, Level, Recipe
 from mithridate.experiments.store import Artifact, Store
 from mithridate.report.figures import training_lines
@@ -87,6 +88,7 @@ class SectionView:
     metric: Metric
     tables: list[TableView]
     curves: list[CurveView]
+    pictures: list[Room]
     stages: list[dict[str, Any]]
     records: list[dict[str, Any]]
     sets: list[str]
@@ -149,6 +151,10 @@ def _section(store: Store, recipe: Recipe, graph: dict[str, Any]) -> SectionView
         seed=graph["seed"], done=len(artifacts), total=len(described),
         seconds=sum(a.seconds for a in artifacts.values()), metric=metric, tables=tables,
         curves=_curves(recipe, metric, cells, artifacts, graph), stages=stages, records=records,
+        pictures=[
+            Room.from_json(json.loads((artifacts[name].path / "room.json").read_text()))
+            for name in graph.get("pictures", ()) if name in artifacts
+        ],
     )  # fmt: skip
 
 
