@@ -74,8 +74,8 @@ def evaluate(
         str | None,
         typer.Option(
             help="Comma-separated: none (default), uniform, raise_worst, lower_best, swap, mirror, "
-            "files of `mithridate attack`, or learned(AGENT) and adaptive(AGENT), which train "
-            "attackers now; plain learned or adaptive does that against every agent."
+            "files of `mithridate attack`, or learned(AGENT), adaptive(AGENT) and "
+            "from_nothing(AGENT), which train attackers now; without (AGENT), against every agent."
         ),
     ] = None,
     eps: Eps = None,

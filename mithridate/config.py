@@ -327,8 +327,8 @@ class EvaluateConfig(Config):
     replications: Positive = 1
     """Independent repetitions, each with its own tasks."""
     attackers: Names = ("none",)
-    """Each of them none, a registered attacker, learned(TARGET) or adaptive(TARGET), or attackers
-    from files."""
+    """Each of them none, a registered attacker, learned(TARGET), adaptive(TARGET) or
+    from_nothing(TARGET), or attackers from files."""
     eps: Fraction = 0.4
     """Probability that a step's reward is replaced by the attacker's (none: unused)."""
     budget: NonNegativeFloat = 3.0
@@ -336,7 +336,7 @@ class EvaluateConfig(Config):
     rounds: Positive = 20
     """Rounds of training for attackers that are learned(TARGET)."""
     adaptive_rounds: Positive = 40
-    """Rounds of training for attackers that are adaptive(TARGET)."""
+    """Rounds of training for attackers that are adaptive(TARGET) or from_nothing(TARGET)."""
     block: Positive = 250
     """Tasks rolled out at once; changes memory and speed, never the result."""
 

@@ -160,7 +160,12 @@ def test_attackers_of_another_kind_are_refused():
         config("adaptive_rounds=2", attackers=("adaptive(ts)",), budget=2.0), ["ts"]
     )
     assert result.columns() == ["adaptive(ts)"] and result.records[0].norm <= 2.0
-    with pytest.raises(UserError, match="several kinds: adaptive, gaussian"):
+    result = evaluate_config(
+        config("adaptive_rounds=2", attackers=("from_nothing(ts)",), budget=2.0), ["ts"]
+    )
+    assert result.columns() == ["from_nothing(ts)"]
+    assert result.records[0].attacker == "adaptive(tilt=0)"
+    with pytest.raises(UserError, match=r"several kinds: adaptive, adaptive\(tilt=0\), gaussian"):
         evaluate_config(config(attackers=("runs/*",), budget=2.0), ["ts"])
     with pytest.raises(UserError, match="another environment"):
         evaluate_config(config("env.arms=4", attackers=("runs/*",), budget=2.0), ["ts"])
@@ -220,15 +225,16 @@ def test_paper_values_are_found_under_both_names_and_only_where_they_belong():
     budgets = {"eps": 0.4, "table": "bandit_budgets"}
     assert paper_value(env, "AT-DPT", "learned(TS)", budget=5.0, **budgets)[0] == 40.5
     adaptive = {**at, "table": "bandit_adaptive_full"}
-    assert paper_value(env, "AT-DPT (n-A)", "adaptive(AT-DPT (A))", **adaptive)[0] == 88.1
-    assert paper_value(env, "AT-DPT (n-A)", "adaptive(AT-DPT (n-A))", **adaptive) is None
+    assert paper_value(env, "AT-DPT (n-A)", "from_nothing(AT-DPT (A))", **adaptive)[0] == 88.1
+    assert paper_value(env, "AT-DPT (n-A)", "from_nothing(AT-DPT (n-A))", **adaptive) is None
     assert paper_value(env, "AT-DPT (A)", "learned(AT-DPT (n-A))", **adaptive)[0] == 38.0
-    assert paper_value(env, "TS", "adaptive(TS)", **adaptive)[0] == 104.2
+    assert paper_value(env, "TS", "from_nothing(TS)", **adaptive)[0] == 104.2
     assert paper_value(env, "TS", "learned(TS)", **adaptive)[0] == 94.3
-    assert paper_value(env, "TS", "adaptive(TS)", **at) is None
+    assert paper_value(env, "TS", "from_nothing(TS)", **at) is None
+    assert paper_value(env, "TS", "adaptive(TS)", **adaptive) is None, "these begin with a guess"
     main = {**at, "table": "bandit_adaptive_main"}
-    assert paper_value(env, "AT-DPT (A)", "adaptive(AT-DPT (A))", **main)[0] == 37.1
-    assert paper_value(env, "UCB1.0", "adaptive(TS)", **main)[0] == 103.9
+    assert paper_value(env, "AT-DPT (A)", "from_nothing(AT-DPT (A))", **main)[0] == 37.1
+    assert paper_value(env, "UCB1.0", "from_nothing(TS)", **main)[0] == 103.9
     assert paper_value(env, "ts", "none", eps=0.4, budget=2.0) is None
     assert paper_value(make_env("bandit", arms=4).config, "ts", "none", **at) is None
     low = {"eps": 0.1, "budget": 3.0}

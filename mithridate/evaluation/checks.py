@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from mithridate.evaluation.statistics import mean_ci95
+from mithridate.registry import parse_call
 
 FEW_REPLICATIONS = 3
 FEW_TASKS = 100
@@ -22,17 +23,25 @@ class Flag:
     text: str
 
 
+KINDS = {"learned": None, "adaptive": "adaptive", "from_nothing": "adaptive(tilt=0)"}
+"""What attackers that are trained are called, and what they are: adaptive ones begin with a guess,
+or, like the paper's, from nothing. Which one is *the* learned attacker is up to the environment."""
+
+
 def column_name(attacker: str, target: str | None) -> str:
     """What a column of a table is called."""
     if target is None:
         return attacker
-    return f"{'adaptive' if attacker.startswith('adaptive') else 'learned'}({target})"
+    name, parameters = parse_call(attacker, "attacker")
+    kind = "learned"
+    if name == "adaptive":
+        kind = "from_nothing" if parameters.get("tilt") == 0 else "adaptive"
+    return f"{kind}({target})"
 
 
 def trained_against(column: str) -> tuple[str, str] | None:
-    """What kind of attackers a column is, learned or adaptive, and their target; None if they need
-    no training."""
-    match = re.fullmatch(r"(learned|adaptive)\((.*)\)", column)
+    """What kind of attackers a column is, and their target; None if they need no training."""
+    match = re.fullmatch(rf"({'|'.join(KINDS)})\((.*)\)", column)
     return (match[1], match[2]) if match else None
 
 

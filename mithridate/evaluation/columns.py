@@ -13,7 +13,7 @@ from mithridate.agents.resolve import Victim, make_victims
 from mithridate.attackers.budget import make_attacker
 from mithridate.config import AttackConfig, EvaluateConfig, parse
 from mithridate.errors import UserError, unknown
-from mithridate.evaluation.checks import column_name, trained_against
+from mithridate.evaluation.checks import KINDS, column_name, trained_against
 from mithridate.registry import ATTACKERS, ENVS, parse_call
 from mithridate.types import Attacker, Tasks
 
@@ -22,13 +22,9 @@ if TYPE_CHECKING:
     from mithridate.training.loop import Watcher
 
 
-KINDS = ("learned", "adaptive")
-"""What a user calls attackers that are trained. Which one is *the* learned attacker is up to the
-environment."""
-
-
 def _kind(name: str, config: EvaluateConfig) -> str:
-    attacker: str = ENVS.get(config.env.name).learned_attack if name == "learned" else name
+    """The attacker that a kind stands for."""
+    attacker: str = KINDS[name] or ENVS.get(config.env.name).learned_attack
     return attacker
 
 
@@ -115,7 +111,7 @@ def _meant(text: str, config: EvaluateConfig, victims: Sequence[Victim]) -> list
         raise UserError(f"attacker '{text}': no such file")
     name, _ = parse_call(text, "attacker")
     if name not in ATTACKERS.names():
-        choices = ["none", "learned(TARGET)", "adaptive(TARGET)", *ATTACKERS.names()]
+        choices = ["none", *(f"{kind}(TARGET)" for kind in KINDS), *ATTACKERS.names()]
         raise unknown("attacker", name, choices)
     attacker = make_attacker(text, config.budget)
     if hasattr(attacker, "update"):
@@ -132,7 +128,7 @@ def _trained(
     """Train attackers against each replication of a victim, or take those of an earlier run."""
     from mithridate.training.attack import LearnedAttack, attack, run_name
 
-    victim, adaptive = wanted.victim, wanted.attacker == "adaptive"
+    victim, adaptive = wanted.victim, wanted.attacker.startswith("adaptive")
     found = []
     for replication in range(config.replications):
         attack_config = parse(
@@ -177,8 +173,8 @@ def _from_files(text: str, paths: Sequence[Path], config: EvaluateConfig) -> Col
                 f"attackers {one.path} have budget {one.config.budget:g} and eps "
                 f"{one.config.eps:g}; evaluate them with the same --budget and --eps"
             )
-    kinds = sorted({parse_call(one.config.attacker)[0] for one in learned})
-    if len(kinds) > 1:
+    kinds = sorted({one.config.attacker for one in learned})
+    if len({column_name(kind, "") for kind in kinds}) > 1:
         raise UserError(f"attackers '{text}' are of several kinds: {', '.join(kinds)}")
     targets = sorted({one.config.target for one in learned})
     if len(targets) > 1:

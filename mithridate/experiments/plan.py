@@ -25,7 +25,7 @@ from mithridate.config import (
     resolve,
 )
 from mithridate.errors import UserError, unknown
-from mithridate.evaluation.checks import trained_against
+from mithridate.evaluation.checks import KINDS, trained_against
 from mithridate.experiments.recipes import MODELS, Level, Recipe, Row
 from mithridate.experiments.stages import Stage, in_order
 
@@ -184,9 +184,9 @@ class _Builder:
             }  # fmt: skip
             if row.attack_rounds is not None and self.preset != "smoke":
                 settings["rounds"] = row.attack_rounds
-            if attacker == "adaptive":
+            if (adaptive := KINDS[attacker]) is not None:
                 rounds = self._config("evaluate")["adaptive_rounds"]
-                settings |= {"attacker": "adaptive", "rounds": rounds}
+                settings |= {"attacker": adaptive, "rounds": rounds}
             label = f"{attacker} attack on {row.label} #{replication + 1}, {level}"
             self._made[key] = Stage("attack", label, self._config("attack", **settings), inputs)
         return self._made[key]

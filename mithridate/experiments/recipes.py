@@ -151,6 +151,8 @@ class Recipe:
     """Labels of the rows that attackers are trained against."""
     adaptive: tuple[str, ...] = ()
     """Labels of the rows that adaptive attackers are trained against."""
+    from_nothing: tuple[str, ...] = ()
+    """The same for adaptive attackers that begin from nothing, as the paper's do."""
     adaptive_at: tuple[float, ...] | None = None
     """The contamination levels of these columns; all, if it is None."""
     table: str | None = None
@@ -166,7 +168,8 @@ class Recipe:
 
     def __post_init__(self) -> None:
         labels = {row.label for row in self.rows}
-        missing = {*self.targets, *self.adaptive, *(row for row, _ in self.pictures)} - labels
+        drawn = (row for row, _ in self.pictures)
+        missing = {*self.targets, *self.adaptive, *self.from_nothing, *drawn} - labels
         if missing:
             raise ValueError(f"recipe {self.name}: targets {missing} are not among the rows")
 
@@ -184,6 +187,7 @@ class Recipe:
         columns = [*self.static, *(f"learned({target})" for target in self.targets)]
         if self.adaptive_at is None or level.eps in self.adaptive_at:
             columns += [f"adaptive({target})" for target in self.adaptive]
+            columns += [f"from_nothing({target})" for target in self.from_nothing]
         return columns
 
 
@@ -297,6 +301,7 @@ RECIPES = {
                 static=("none", "uniform", *STRUCTURED),
                 targets=("AT-DPT (n-A)", "TS"),
                 adaptive=("AT-DPT (A)", "AT-DPT (n-A)", "TS"),
+                from_nothing=("AT-DPT (A)", "AT-DPT (n-A)", "TS"),
                 table=table,
                 levels=tuple(Level(eps) for eps in levels),
                 replications={"smoke": 2, "laptop": 1, "paper": 10},

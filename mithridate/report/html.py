@@ -54,7 +54,7 @@ def picture(room: Room) -> str:
 
 def column_title(column: str) -> str:
     if meant := trained_against(column):
-        return ": ".join(meant)
+        return ": ".join(meant).replace("from_nothing", "adaptive, from nothing")
     return {"none": "clean", "uniform": "uniform random"}.get(column, column.replace("_", " "))
 
 

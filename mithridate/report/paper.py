@@ -85,8 +85,10 @@ def _paper_column(column: str, table: str | None) -> str:
         return COLUMNS.get(column, "")
     attackers, target = meant[0], ALGORITHMS.get(meant[1], meant[1])
     if table is not None and "adaptive" in table:
-        own = {"learned": "AT-DPT (n-A)", "adaptive": "AT-DPT (A)"}[attackers]
-        kind = {"learned": "non-adaptive", "adaptive": "adaptive"}[attackers]
+        if attackers == "adaptive":
+            return ""  # the paper's begin from nothing
+        own = {"learned": "AT-DPT (n-A)", "from_nothing": "AT-DPT (A)"}[attackers]
+        kind = {"learned": "non-adaptive", "from_nothing": "adaptive"}[attackers]
         return f"{kind}:{'AT-DPT' if target == own else target}"
     return _canonical(target) if attackers == "learned" else ""
 

@@ -174,9 +174,10 @@ def _table(
     ]  # fmt: skip
     cells = Cells(here, metric.better)
     # The order of the paper: adaptive and learned attackers, random, structured, clean.
+    first_come = ("adaptive", "from_nothing", "learned")
     order = sorted(
         recipe.columns(level),
-        key=lambda c: (c == "none", "adaptive" not in c, "learned" not in c, c != "uniform"),
+        key=lambda c: (c == "none", *(not c.startswith(k) for k in first_come), c != "uniform"),
     )
     rows = [
         (label, [_cell(env, cells, label, column, level, recipe.table) for column in order])
