@@ -240,6 +240,17 @@ RECIPES = {
             figure="regret per round of adversarial training",
         ),
         Recipe(
+            name="bandit_budget_training",
+            title="Bandit: regret per round of adversarial training at B = 1, 3, 5",
+            environment="bandit",
+            rows=(AT_DPT,),
+            static=("none",),
+            targets=(),
+            figure="effect of the budget on adversarial training",
+            levels=tuple(Level(budget=b) for b in (1.0, 3.0, 5.0)),
+            replications={"smoke": 2, "laptop": 1, "paper": 10},
+        ),
+        Recipe(
             name="bandit_full",
             title="Bandit: all contamination levels and variants",
             environment="bandit",
