@@ -157,8 +157,6 @@ class Recipe:
     """The contamination levels of these columns; all, if it is None."""
     table: str | None = None
     """The paper's table that this answers."""
-    figure: str | None = None
-    """What the training curves show, if they are the point."""
     pictures: tuple[tuple[str, str], ...] = ()
     """Rows and columns of which an episode is drawn, at the last level."""
     levels: tuple[Level, ...] = (Level(),)
@@ -237,7 +235,6 @@ RECIPES = {
             rows=(AT_DPT,),
             static=("none",),
             targets=(),
-            figure="regret per round of adversarial training",
         ),
         Recipe(
             name="bandit_budget_training",
@@ -246,7 +243,6 @@ RECIPES = {
             rows=(AT_DPT,),
             static=("none",),
             targets=(),
-            figure="effect of the budget on adversarial training",
             levels=tuple(Level(budget=b) for b in (1.0, 3.0, 5.0)),
             replications={"smoke": 2, "laptop": 1, "paper": 10},
         ),
@@ -356,7 +352,6 @@ RECIPES = {
             static=("none", "uniform", *STRUCTURED),
             targets=("AT-DPT", "DPT", "LinUCB", "CRLinUCB", "LinTS"),
             table="linear_main",
-            figure="regret per round of adversarial training",
             replications={"smoke": 2, "laptop": 2, "paper": 10},
         ),
         Recipe(
@@ -388,7 +383,6 @@ RECIPES = {
             static=ROOM_ATTACKS,
             targets=ROOM_TARGETS,
             table="darkroom2_main",
-            figure="reward per round of adversarial training",
             pictures=(
                 ("AT-DPT", "learned(AT-DPT)"),
                 ("DPT", "learned(DPT)"),
