@@ -1,6 +1,6 @@
-"""Write the README's result table anew from results/: python scripts/readme_tables.py [--check].
+"""Write the README's result tables anew from results/: python scripts/readme_tables.py [--check].
 
-The table is a pure function of what `mithridate report` wrote into results/report_files.
+The tables are a pure function of what `mithridate report` wrote into results/report_files.
 """
 
 from __future__ import annotations
@@ -11,18 +11,26 @@ import sys
 from pathlib import Path
 
 ROOT = Path(__file__).parent.parent
-SOURCE = ROOT / "results" / "report_files" / "bandit_main-laptop-3x-s0-eps0.4.csv"
-BEGIN, END = "<!-- results: begin (scripts/readme_tables.py) -->", "<!-- results: end -->"
+FILES = ROOT / "results" / "report_files"
+TABLES = {
+    "results": "bandit_main-laptop-3x-s0-eps0.4.csv",
+    "adaptive": "bandit_adaptive-laptop-1x-s0-eps0.4.csv",
+}
+"""By the name between the README's markers."""
+COLUMNS = {"adaptive": ("adaptive(", "from_nothing(", "learned(")}
+"""How the columns of a table begin that is not shown whole."""
 TITLES = {"none": "clean", "uniform": "uniform random"}
+KINDS = {"learned": "", "adaptive": "adaptive: ", "from_nothing": "from nothing: "}
 
 
-def table() -> str:
-    rows = list(csv.DictReader(SOURCE.open()))
-    columns = list(dict.fromkeys(row["attacker"] for row in rows))
+def table(name: str) -> str:
+    rows = list(csv.DictReader((FILES / TABLES[name]).open()))
+    wanted = COLUMNS.get(name, ("",))
+    columns = list(dict.fromkeys(r["attacker"] for r in rows if r["attacker"].startswith(wanted)))
     victims = list(dict.fromkeys(row["victim"] for row in rows))
     cells = {(row["victim"], row["attacker"]): row for row in rows}
     lines = [
-        "| " + " | ".join(["algorithm", *(title(c) for c in columns)]) + " |",
+        "| " + " | ".join(["algorithm", *(title(c, name) for c in columns)]) + " |",
         "|" + "---|" * (len(columns) + 1),
     ]
     for victim in victims:
@@ -31,21 +39,31 @@ def table() -> str:
     return "\n".join(lines)
 
 
-def title(column: str) -> str:
-    return TITLES.get(column, re.sub(r"learned\((.*)\)", r"\1", column).replace("_", " "))
+def title(column: str, name: str) -> str:
+    if match := re.fullmatch(r"(\w+)\((.*)\)", column):
+        kind = KINDS[match[1]] or ("non-adaptive: " if name == "adaptive" else "")
+        return kind + match[2]
+    return TITLES.get(column, column.replace("_", " "))
 
 
 def cell(row: dict[str, str]) -> str:
-    text = f"{float(row['mean']):.1f} ± {float(row['ci95']):.1f}"
+    text = f"{float(row['mean']):.1f}"
+    if row["ci95"]:
+        text += f" ± {float(row['ci95']):.1f}"
     return f"{text} ({float(row['paper_mean']):.1f})" if row["paper_mean"] else text
 
 
 def main() -> int:
     readme = ROOT / "README.md"
-    text = readme.read_text()
-    before, _, rest = text.partition(BEGIN)
-    _, _, after = rest.partition(END)
-    made = f"{before}{BEGIN}\n{table()}\n{END}{after}"
+    text = made = readme.read_text()
+    for name in TABLES:
+        begin = f"<!-- {name}: begin (scripts/readme_tables.py) -->"
+        end = f"<!-- {name}: end -->"
+        before, found, rest = made.partition(begin)
+        if not found or end not in rest:
+            print(f"README.md has no '{begin}' … '{end}'", file=sys.stderr)
+            return 2
+        made = f"{before}{begin}\n{table(name)}\n{end}{rest.partition(end)[2]}"
     if "--check" in sys.argv:
         return 0 if made == text else 1
     readme.write_text(made)

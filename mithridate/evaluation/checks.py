@@ -100,9 +100,8 @@ def flags(cells: Cells) -> list[Flag]:
     found: list[Flag] = []
     counts = {len(cells.means(v, c)) for v in cells.victims for c in cells.columns} - {0}
     if counts and min(counts) < FEW_REPLICATIONS:
-        found.append(
-            Flag("few-replications", f"some cells rest on {min(counts)} replications only")
-        )
+        number = "one replication" if min(counts) == 1 else f"{min(counts)} replications"
+        found.append(Flag("few-replications", f"some cells rest on {number} only"))
     learned = [r for r in cells.records if r["target"] is not None]
     if learned and len({r["replication"] for r in learned}) == 1:
         found.append(
