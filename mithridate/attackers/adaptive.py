@@ -19,7 +19,7 @@ leaves open:
 - It begins with a guess: μ = `tilt`·(reward − what an arm yields on average), the slope being a
   weight like any other. At −2 poisoned rewards are the mirror image of the true ones, which no
   single step gives away. From nothing, REINFORCE does not find this in hundreds of rounds.
-- The learning rate is two hundred times the paper's 3e-5 by default, for a quarter of its rounds.
+- The learning rate is two hundred times the paper's 3e-5 by default, for a tenth of its rounds.
 """
 
 from __future__ import annotations
