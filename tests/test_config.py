@@ -107,7 +107,8 @@ def test_every_field_is_read_by_somebody(monkeypatch, tmp_path):
         attackers=("none", *Bandit.attacks, "learned(ts)", "adaptive(ts)"),
     )  # fmt: skip
     rooms, linear = ("npg", "q_learning"), ("linucb", "crlinucb", "lin_ts")
-    evaluate_config(resolve(EvaluateConfig, "evaluate", "linear_bandit", "smoke"), list(linear))
+    features = resolve(EvaluateConfig, "evaluate", "linear_bandit", "smoke", tasks=3)
+    evaluate_config(features, [*linear, "posterior_oracle"])
     bandits = [name for name in AGENTS.names() if name not in (*rooms, *linear)]
     agents = ["rts(level=known)", "rts(level=unknown)", *bandits, str(weights)]
     evaluate_config(config, agents)
