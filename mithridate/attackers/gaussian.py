@@ -27,7 +27,7 @@ from torch import Tensor
 
 from mithridate.attackers.budget import excess, norm, project
 from mithridate.attackers.offsets import OffsetAttacker
-from mithridate.attackers.per_task import PerTask, adam, moments
+from mithridate.attackers.per_task import LearnsPerTask, PerTask, adam, moments
 from mithridate.config import Config, NonNegativeFloat, Positive, PositiveFloat
 from mithridate.errors import UserError
 from mithridate.registry import ATTACKERS
@@ -55,7 +55,7 @@ class GaussianConfig(Config):
 
 
 @ATTACKERS.register("gaussian")
-class GaussianAttacker(OffsetAttacker):
+class GaussianAttacker(LearnsPerTask, OffsetAttacker):
     """One attacker for each task it has met. Tasks are told apart by their ids, so it may be
     reset with any of them, in any order; a task never met starts from φ = 0."""
 
@@ -130,19 +130,6 @@ class GaussianAttacker(OffsetAttacker):
             price = c.penalty * (excess(o, c.budget) + excess(size, c.spread_budget))
             p_offsets, p_logs = torch.autograd.grad(price.sum(), (o, s))
         return torch.cat([d_offsets - p_offsets, d_logs - p_logs], 1)
-
-    # Keeping ---------------------------------------------------------------------------------
-
-    def tensors(self) -> dict[str, Tensor]:
-        """Everything that `update` changes."""
-        return self._tasks.tensors()
-
-    def load_tensors(self, tensors: dict[str, Tensor]) -> None:
-        self._tasks.load_tensors(tensors)
-
-    def forget(self, ids: Tensor) -> None:
-        """Drop the attackers of these tasks."""
-        self._tasks.forget(ids)
 
 
 def advantages(true_rewards: Tensor) -> Tensor:

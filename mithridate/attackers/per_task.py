@@ -53,6 +53,23 @@ class PerTask:
         self.state = {name: t.clone() for name, t in tensors.items() if name != "ids"}
 
 
+class LearnsPerTask:
+    """What attackers with parameters for each task keep, and forget."""
+
+    _tasks: PerTask
+
+    def tensors(self) -> dict[str, Tensor]:
+        """Everything that `update` changes."""
+        return self._tasks.tensors()
+
+    def load_tensors(self, tensors: dict[str, Tensor]) -> None:
+        self._tasks.load_tensors(tensors)
+
+    def forget(self, ids: Tensor) -> None:
+        """Drop the attackers of these tasks."""
+        self._tasks.forget(ids)
+
+
 def moments(size: int) -> dict[str, Tensor]:
     """What Adam begins with, for one task's `size` parameters."""
     return {"first": torch.zeros(size), "second": torch.zeros(size), "updates": torch.zeros(1)}

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from mithridate.attackers.budget import IN_ROOMS, excess, mixed, norm
 from mithridate.attackers.gaussian import advantages
-from mithridate.attackers.per_task import PerTask, adam, moments
+from mithridate.attackers.per_task import LearnsPerTask, PerTask, adam, moments
 from mithridate.config import Config, NonNegativeFloat, Positive, PositiveFloat
 from mithridate.errors import UserError
 from mithridate.registry import ATTACKERS
@@ -69,7 +69,7 @@ class OffsetTable:
 
 
 @ATTACKERS.register("tabular")
-class TabularAttacker(OffsetTable):
+class TabularAttacker(LearnsPerTask, OffsetTable):
     """One attacker for each task it has met."""
 
     Config = TabularConfig
@@ -124,17 +124,6 @@ class TabularAttacker(OffsetTable):
         self._tasks.put(self._rows, mine | {"logits": logits})
         lengths = norm(mean_offsets(mixed(logits.softmax(-1), OFFSETS, self.config.budget)))
         return {"norm_mean": lengths.mean().item(), "norm_max": lengths.max().item()}
-
-    def tensors(self) -> dict[str, Tensor]:
-        """Everything that `update` changes."""
-        return self._tasks.tensors()
-
-    def load_tensors(self, tensors: dict[str, Tensor]) -> None:
-        self._tasks.load_tensors(tensors)
-
-    def forget(self, ids: Tensor) -> None:
-        """Drop the attackers of these tasks."""
-        self._tasks.forget(ids)
 
 
 def mean_offsets(probabilities: Tensor) -> Tensor:
