@@ -17,22 +17,16 @@ import torch
 
 from mithridate.config import Positive
 from mithridate.envs.arms import Arms, ArmsConfig, ArmTasks
+from mithridate.envs.presets import CONSTANT, SMALL_BATCHES, SMOKE_PRETRAIN, SMOKE_TRAIN
 from mithridate.registry import ENVS
 from mithridate.rng import Rng
 from mithridate.types import Contexts, Poison
 
-SMOKE: dict[str, Any] = {  # a pretraining of seconds
-    "env": {"arms": 3, "horizon": 20},
-    "model": {"layers": 2, "heads": 2, "width": 16},
-    "threads": 1,
-    "steps": 60,
-    "optimiser": {"warmup_steps": 5, "learning_rate": 3e-3},
-    "batches": {"long_batch": 32, "long_length": 20, "short_batch": 32, "short_length": 10},
-    "log_every": 5,
-    "evaluate_every": 20,
-    "evaluate_tasks": 50,
-    "final_tasks": 100,
-    "checkpoint_every": 10,
+SMALL: dict[str, Any] = {"env": {"arms": 3, "horizon": 20}, "threads": 1}
+SMOKE: dict[str, Any] = {
+    **SMOKE_PRETRAIN,
+    **SMALL,
+    "batches": {**SMALL_BATCHES, "long_batch": 32, "short_batch": 32},
 }
 
 
@@ -56,7 +50,7 @@ class Bandit(Arms):
             # 400 epochs of 1,250 batches of 64, constant learning rate, as in the original code.
             "paper": {
                 "steps": 500_000,
-                "optimiser": {"warmup_steps": 0, "final_fraction": 1.0, "clip_norm": None},
+                "optimiser": CONSTANT,
                 "batches": {"long_every": 1},
                 "evaluate_every": 12_500,
                 "checkpoint_every": 1000,
@@ -68,44 +62,26 @@ class Bandit(Arms):
             # As the paper has it, where it says anything; steps as in pretraining.
             "paper": {
                 "steps": 500_000,
-                "optimiser": {
-                    "learning_rate": 1e-4, "warmup_steps": 0, "final_fraction": 1.0,
-                    "clip_norm": None,
-                },
+                "optimiser": {**CONSTANT, "learning_rate": 1e-4},
                 "batches": {"long_every": 1}, "evaluate_every": 12_500, "checkpoint_every": 1000,
             },
         },
         "train": {
-            "smoke": {
-                "env": {"arms": 3, "horizon": 20}, "threads": 1, "tasks": 20, "rounds": 3,
-                "iterations": 5,
-                "synthetic": {"rounds": 2}, "optimiser": {"warmup_steps": 5},
-                "batches": {
-                    "long_batch": 16, "long_length": 20, "short_batch": 16, "short_length": 10,
-                },
-                "compare_every": 1, "evaluate_every": 2, "evaluate_tasks": 20, "final_tasks": 40,
-                "checkpoint_every": 1,
-            },
+            "smoke": {**SMOKE_TRAIN, **SMALL},
             # Algorithm 1 as it is: every task under attack, no synthetic contexts, no memory.
             "paper": {
                 "threats": [{"attacker": "gaussian"}], "rounds": 20, "iterations": 20,
                 "temperature": 1.0, "renew": 0.0, "memory": 1,
                 "synthetic": {"rounds": 0, "share": 0.0},
-                "optimiser": {
-                    "learning_rate": 1e-4, "warmup_steps": 0, "final_fraction": 1.0,
-                    "clip_norm": None,
-                },
+                "optimiser": {**CONSTANT, "learning_rate": 1e-4},
                 "batches": {"long_every": 1}, "compare_every": 1, "evaluate_every": 5,
             },
         },
         "attack": {
-            "smoke": {"env": {"arms": 3, "horizon": 20}, "threads": 1, "tasks": 20, "rounds": 3},
+            "smoke": {**SMALL, "tasks": 20, "rounds": 3},
         },
         "evaluate": {
-            "smoke": {
-                "env": {"arms": 3, "horizon": 20}, "threads": 1, "tasks": 20, "rounds": 3,
-                "adaptive_rounds": 3,
-            },
+            "smoke": {**SMALL, "tasks": 20, "rounds": 3, "adaptive_rounds": 3},
             "paper": {"replications": 10, "adaptive_rounds": 400},
         },
     }  # fmt: skip

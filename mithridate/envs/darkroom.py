@@ -22,6 +22,7 @@ from torch import Tensor
 from mithridate.attackers.budget import IN_ROOMS
 from mithridate.config import EnvConfig, Fraction, NonNegative, Positive
 from mithridate.envs.poisoned_rooms import RoomPoison
+from mithridate.envs.presets import CONSTANT, SMOKE_PRETRAIN, SMOKE_TRAIN
 from mithridate.registry import ENVS
 from mithridate.rng import Rng
 from mithridate.types import Contexts, EnvSpec, Metric, Poison, Tasks, Trajectory
@@ -34,23 +35,9 @@ DISCOUNT = 0.99
 
 
 SMALL: dict[str, Any] = {"env": {"size": 3, "horizon": 20}, "threads": 1}
-SMALL_BATCHES = {"long_batch": 16, "long_length": 20, "short_batch": 16, "short_length": 10}
 BATCHES = {
     "long_batch": 64, "long_length": 200, "long_every": 2, "short_batch": 64, "short_length": 100,
 }  # fmt: skip
-SMOKE: dict[str, Any] = {  # a pretraining of seconds
-    **SMALL,
-    "model": {"layers": 2, "heads": 2, "width": 16},
-    "steps": 60,
-    "optimiser": {"warmup_steps": 5, "learning_rate": 3e-3},
-    "batches": SMALL_BATCHES,
-    "log_every": 5,
-    "evaluate_every": 20,
-    "evaluate_tasks": 50,
-    "final_tasks": 100,
-    "checkpoint_every": 10,
-}
-CONSTANT: dict[str, Any] = {"warmup_steps": 0, "final_fraction": 1.0, "clip_norm": None}
 ATTACKED: dict[str, Any] = {
     "budget": IN_ROOMS,
     "threats": [{"attacker": "tabular", "share": 0.8}, {"attacker": "none", "share": 0.2}],
@@ -124,7 +111,7 @@ class Darkroom:
 
     presets: ClassVar[dict[str, dict[str, dict[str, Any]]]] = {
         "pretrain": {
-            "smoke": SMOKE,
+            "smoke": {**SMOKE_PRETRAIN, **SMALL},
             "laptop": {"steps": 4000, "batches": BATCHES},
             "paper": {  # 150 epochs of 1,250 batches
                 "steps": 187_500, "batches": {**BATCHES, "long_every": 1},
@@ -133,16 +120,13 @@ class Darkroom:
             },
         },
         "distill": {
-            "smoke": {**SMOKE, "budget": IN_ROOMS, "tasks": 32, "refresh_every": 10, "pool": 2},
+            "smoke": {**SMOKE_PRETRAIN, **SMALL, "budget": IN_ROOMS, "tasks": 32, "refresh_every": 10, "pool": 2},
             "laptop": {"steps": 3000, "batches": BATCHES, "budget": IN_ROOMS},
             "paper": {"steps": 500_000, "batches": BATCHES, "budget": IN_ROOMS},
         },
         "train": {
             "smoke": {
-                **SMALL, **ATTACKED, "tasks": 20, "rounds": 3, "iterations": 5,
-                "synthetic": {"rounds": 2}, "optimiser": {"warmup_steps": 5},
-                "batches": SMALL_BATCHES, "compare_every": 1, "evaluate_every": 2,
-                "evaluate_tasks": 20, "final_tasks": 40, "checkpoint_every": 1,
+                **SMOKE_TRAIN, **SMALL, **ATTACKED,
             },
             "laptop": {**ATTACKED, "batches": BATCHES, "temperature": 1.0},
             "paper": {

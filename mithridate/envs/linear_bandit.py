@@ -22,6 +22,7 @@ from torch import Tensor
 
 from mithridate.config import Positive
 from mithridate.envs.arms import Arms, ArmsConfig, ArmTasks
+from mithridate.envs.presets import CONSTANT, SMOKE_PRETRAIN, SMOKE_TRAIN
 from mithridate.registry import ENVS
 from mithridate.rng import Rng
 from mithridate.types import Contexts, Poison
@@ -30,22 +31,6 @@ BATCHES: dict[str, Any] = {
     "long_batch": 64, "long_length": 200, "long_every": 2, "short_batch": 128, "short_length": 50,
 }  # fmt: skip
 SMALL: dict[str, Any] = {"env": {"arms": 4, "horizon": 20}, "threads": 1}
-SMALL_BATCHES: dict[str, Any] = {
-    "long_batch": 16, "long_length": 20, "short_batch": 16, "short_length": 10,
-}  # fmt: skip
-SMOKE: dict[str, Any] = {  # a pretraining of seconds
-    **SMALL,
-    "model": {"layers": 2, "heads": 2, "width": 16},
-    "steps": 60,
-    "optimiser": {"warmup_steps": 5, "learning_rate": 3e-3},
-    "batches": SMALL_BATCHES,
-    "log_every": 5,
-    "evaluate_every": 20,
-    "evaluate_tasks": 50,
-    "final_tasks": 100,
-    "checkpoint_every": 10,
-}
-CONSTANT: dict[str, Any] = {"warmup_steps": 0, "final_fraction": 1.0, "clip_norm": None}
 
 
 class LinearBanditConfig(ArmsConfig):
@@ -75,7 +60,7 @@ class LinearBandit(Arms):
 
     presets: ClassVar[dict[str, dict[str, dict[str, Any]]]] = {
         "pretrain": {
-            "smoke": SMOKE,
+            "smoke": {**SMOKE_PRETRAIN, **SMALL},
             "laptop": {"steps": 6000, "batches": BATCHES},
             "paper": {
                 "steps": 500_000, "batches": {**BATCHES, "long_every": 1}, "optimiser": CONSTANT,
@@ -83,17 +68,12 @@ class LinearBandit(Arms):
             },
         },
         "distill": {
-            "smoke": {**SMOKE, "tasks": 32, "refresh_every": 10, "pool": 2},
+            "smoke": {**SMOKE_PRETRAIN, **SMALL, "tasks": 32, "refresh_every": 10, "pool": 2},
             "laptop": {"steps": 3000, "batches": BATCHES},
             "paper": {"steps": 500_000, "batches": BATCHES},
         },
         "train": {
-            "smoke": {
-                **SMALL, "tasks": 20, "rounds": 3, "iterations": 5, "synthetic": {"rounds": 2},
-                "optimiser": {"warmup_steps": 5}, "batches": SMALL_BATCHES, "compare_every": 1,
-                "evaluate_every": 2, "evaluate_tasks": 20, "final_tasks": 40,
-                "checkpoint_every": 1,
-            },
+            "smoke": {**SMOKE_TRAIN, **SMALL},
             "laptop": {"batches": BATCHES},
             "paper": {
                 "threats": [{"attacker": "gaussian"}], "rounds": 20, "iterations": 20,
