@@ -120,7 +120,10 @@ class Darkroom:
             },
         },
         "distill": {
-            "smoke": {**SMOKE_PRETRAIN, **SMALL, "budget": IN_ROOMS, "tasks": 32, "refresh_every": 10, "pool": 2},
+            "smoke": {
+                **SMOKE_PRETRAIN, **SMALL, "budget": IN_ROOMS, "tasks": 32, "refresh_every": 10,
+                "pool": 2,
+            },
             "laptop": {"steps": 3000, "batches": BATCHES, "budget": IN_ROOMS},
             "paper": {"steps": 500_000, "batches": BATCHES, "budget": IN_ROOMS},
         },
