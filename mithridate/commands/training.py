@@ -18,19 +18,25 @@ from mithridate.commands.options import (
     print_json,
 )
 
+RunDirectory = Annotated[
+    Path | None,
+    typer.Option(help="The run's directory (default runs/COMMAND-ENV-<config hash>)."),
+]
+WithTensorBoard = Annotated[
+    bool, typer.Option("--tensorboard", help="Also write TensorBoard event files.")
+]
+RoundsFigure = Annotated[
+    Path | None, typer.Option(help="Save the score per round here (PNG, PDF, SVG).")
+]
+
 
 def pretrain(
     env: EnvName,
     preset: Preset = "laptop",
     seed: Seed = None,
     sets: Sets = None,
-    out: Annotated[
-        Path | None,
-        typer.Option(help="The run's directory (default runs/pretrain-ENV-<config hash>)."),
-    ] = None,
-    tensorboard: Annotated[
-        bool, typer.Option("--tensorboard", help="Also write TensorBoard event files.")
-    ] = False,
+    out: RunDirectory = None,
+    tensorboard: WithTensorBoard = False,
     as_json: Json = False,
 ) -> None:
     """Pretrain a Decision-Pretrained Transformer (DPT).
@@ -82,10 +88,7 @@ def distill(
     budget: Budget = None,
     seed: Seed = None,
     sets: Sets = None,
-    out: Annotated[
-        Path | None,
-        typer.Option(help="The run's directory (default runs/distill-ENV-<config hash>)."),
-    ] = None,
+    out: RunDirectory = None,
     as_json: Json = False,
 ) -> None:
     """Train a model to imitate a learning algorithm (Algorithm Distillation).
@@ -119,16 +122,9 @@ def train(
     budget: Budget = None,
     seed: Seed = None,
     sets: Sets = None,
-    out: Annotated[
-        Path | None,
-        typer.Option(help="The run's directory (default runs/train-ENV-<config hash>)."),
-    ] = None,
-    tensorboard: Annotated[
-        bool, typer.Option("--tensorboard", help="Also write TensorBoard event files.")
-    ] = False,
-    figure: Annotated[
-        Path | None, typer.Option(help="Save the regret per round here (PNG, PDF, SVG).")
-    ] = None,
+    out: RunDirectory = None,
+    tensorboard: WithTensorBoard = False,
+    figure: RoundsFigure = None,
     as_json: Json = False,
 ) -> None:
     """Train a model adversarially (AT-DPT) against attackers that learn to hurt it.
@@ -187,13 +183,8 @@ def attack(
     rounds: Annotated[int | None, typer.Option(help="Rounds of learning (default 20).")] = None,
     seed: Seed = None,
     sets: Sets = None,
-    out: Annotated[
-        Path | None,
-        typer.Option(help="The run's directory (default runs/attack-ENV-<config hash>)."),
-    ] = None,
-    figure: Annotated[
-        Path | None, typer.Option(help="Save the target's score per round here.")
-    ] = None,
+    out: RunDirectory = None,
+    figure: RoundsFigure = None,
     as_json: Json = False,
 ) -> None:
     """Train attackers against an agent, which they see only from outside."""
