@@ -1,0 +1,106 @@
+"""Rooms: commands, pictures and recipes."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+
+from mithridate.evaluation.episode import Room
+from mithridate.experiments.executors import run_graph
+from mithridate.experiments.plan import plan
+from mithridate.experiments.recipes import RECIPES
+from mithridate.experiments.store import Store
+from mithridate.report.exports import export
+from mithridate.report.html import render
+from mithridate.report.picture import draw_room, room_svg
+from mithridate.report.summary import summarise
+
+
+def test_the_picture(cli, tmp_path):
+    sets = ("--preset", "smoke", "--agent", "q_learning(episodes=2)")
+    code, out, _ = cli("picture", "darkroom2", *sets, "--attacker", "swap_goals",
+                       "--out", "room.svg", "--json", cwd=tmp_path)  # fmt: skip
+    assert code == 0
+    assert 0 <= json.loads(out)["settled"] < 9
+    assert (tmp_path / "room.svg").read_text().count("<path") > 9 * 5
+    for wrong, message in (
+        (("picture", "bandit", *sets), "no rooms to draw"),
+        (("picture", "darkroom2", *sets, "--task", "999"), "there are 20"),
+        (("picture", "darkroom2", *sets, "--attacker", "gaussian"), "must be trained first"),
+        (
+            ("picture", "darkroom2", *sets[:2], "--agent", "oracle", "--attacker", "learned"),
+            "name a target, learned(AGENT)",
+        ),
+    ):
+        code, _, err = cli(*wrong, "--out", "wrong.svg", cwd=tmp_path)
+        assert (code, err.count("\n")) == (2, 1) and message in err
+    assert not (tmp_path / "wrong.svg").exists()
+
+
+def test_the_room_is_drawn_as_it_is(tmp_path):
+    path = np.array([0, 1, 1, 4, 4, 4, 4, 4])
+    room = Room(np.array([0, 1, 0, 0, 2, 0, 0, 0, 0]), np.zeros((9, 5)), path, "a title")
+    assert (room.size, room.settled()) == (3, 4)
+    draw_room(room, tmp_path / "room.png")
+    again = Room.from_json(json.loads(json.dumps(room.to_json())))
+    assert room_svg(again) == room_svg(room), "nothing is lost, and nothing depends on the time"
+    assert (tmp_path / "room.png").stat().st_size > 5000
+
+
+def test_the_matrix_of_a_room(cli, tmp_path):
+    code, out, _ = cli(
+        "evaluate", "darkroom2", "--preset", "smoke", "--agents", "npg(episodes=3),oracle",
+        "--attackers", "none,hide_best,learned", "--json", cwd=tmp_path,
+    )  # fmt: skip
+    assert code == 0
+    records = json.loads(out)["records"]
+    assert {r["target"] for r in records} == {None, "npg(episodes=3)"}
+    assert {r["attacker"] for r in records} == {"none", "hide_best", "tabular"}
+    oracle = [r["mean"] for r in records if r["agent"] == "oracle"]
+    assert all(r["mean"] <= max(oracle) for r in records)
+
+
+def test_the_layouts_are_compared(tmp_path):
+    script = Path(__file__).parent.parent / "scripts" / "compare_layouts.py"
+    command = [sys.executable, str(script), "--steps", "2", "--tasks", "3"]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    lines = done.stdout.splitlines()
+    assert [line.partition(":")[0] for line in lines] == ["two streams", "query first"]
+    assert all("over 3 tasks; 2 steps" in line for line in lines)
+
+
+def test_the_recipe_of_rooms(tmp_path):
+    """Every row and kind of column, and the figures that go with them."""
+    recipe = RECIPES["darkroom2_main"]
+    planned = plan(recipe, "smoke", 1, sets=["evaluate.tasks=8", "attack.tasks=8"])
+    store = Store.open(tmp_path / "store")
+    store.remember(planned.name, planned.describe())
+    run_graph(planned.stages(), store)
+    (section,) = summarise(store)
+    (table,) = section.tables
+    assert section.done == section.total
+    assert set(table.columns[-6:]) == set(recipe.static)
+    cells = {(c.victim, c.column): c.mean for c in table.cells()}
+    assert len(cells) == len(recipe.rows) * 10 and None not in cells.values()
+    for column in table.columns:
+        worst = max(mean for (_, where), mean in cells.items() if where == column)
+        assert cells["oracle", column] == worst, "more is better here"
+    assert {best for _, _, best, *_ in table.paired}.isdisjoint({"oracle"})
+    assert [room.title.partition(",")[0] for room in section.pictures] == [
+        f"{row} under {column}" for row, column in recipe.pictures
+    ]
+    assert all(room.path[0] == 0 and room.offsets.any() for room in section.pictures)
+    page = render(store)
+    assert page.count("data:image/svg+xml;base64,") == len(recipe.pictures)
+    files = {path.name for path in export(store, tmp_path / "files")}
+    assert sum("-picture-" in name for name in files) == 2 * len(recipe.pictures)
+
+
+def test_attackers_against_learners_of_single_tasks_learn_briefly():
+    stages = plan(RECIPES["darkroom2_main"], "laptop", 1).stages()
+    rounds = {s.config["target"]: s.config["rounds"] for s in stages if s.kind == "attack"}
+    assert rounds.pop("(input)") > 5
+    assert set(rounds.values()) == {5} and len(rounds) == 2
