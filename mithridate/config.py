@@ -264,7 +264,8 @@ class AdversarialConfig(Config):
     optimiser: OptimiserConfig = OptimiserConfig()
     batches: BatchesConfig = BatchesConfig()
     compare_every: NonNegative = 10
-    """Rounds between two looks at the frozen model and at TS under the same attack; 0 for never."""
+    """Rounds between two looks at the frozen model and at the environment's `peer` under the same
+    attack; 0 for never."""
     evaluate_every: Positive = 25
     """Rounds between two evaluations on validation tasks."""
     evaluate_tasks: Positive = 200

@@ -104,6 +104,8 @@ class RobustLinUCBConfig(Config):
     """Share of poisoned steps."""
     budget: NonNegativeFloat = 3.0
     """Norm of the attack."""
+    corruption: NonNegativeFloat | None = None
+    """C' itself, instead of the variant's."""
     noise: PositiveFloat = 0.01
     """R."""
     ridge: PositiveFloat = 0.1
@@ -120,7 +122,7 @@ class RobustLinUCB(RidgeRegression):
 
     C', from how much corruption there is, in the paper's three variants (appendix A):
 
-    - v1: ε B H, as Ding et al.'s theorem 1 says. (The paper's clean column would take about 15 in
+    - v1: ε B H, as Ding et al.'s theorem 1 says. (The paper's clean column would take about 8 in
       its place.)
     - v2: ε B / H, which fits the paper's clean column. Its text, "divided by the time horizon",
       would be ε B, which does not.
@@ -140,6 +142,8 @@ class RobustLinUCB(RidgeRegression):
 
     def corruption(self) -> float:
         """C'."""
+        if self.config.corruption is not None:
+            return self.config.corruption
         amount = self.config.eps * self.config.budget
         return (
             amount * {"v1": self.horizon, "v2": 1 / self.horizon, "v3": 4 / 3}[self.config.variant]

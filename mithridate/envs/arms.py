@@ -5,10 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
+import numpy as np
+import torch
 from torch import Tensor
 
 from mithridate.config import EnvConfig, NonNegativeFloat, Positive
-from mithridate.envs.poisoned_arms import poisoned
+from mithridate.envs.poisoned_arms import poisoned, random_offsets
+from mithridate.rng import Rng
 from mithridate.types import Contexts, EnvSpec, Metric, Poison, Tasks, Trajectory
 
 
@@ -67,6 +70,10 @@ class Arms:
         best = tasks.means.amax(1, keepdim=True)  # (B, 1)
         return best - tasks.means.gather(1, trajectory.actions)
 
+    def draw_offsets(self, values: Tensor, budget: Tensor, rng: Rng) -> Tensor:
+        """(B, A) offsets for poisoned contexts, with norms up to `budget` (B,)."""
+        return random_offsets(values, budget, rng)
+
     def poisoned(self, tasks: ArmTasks, contexts: Contexts, poison: Poison | None) -> Contexts:
         """`contexts` with some of their rewards replaced, whatever the actions were."""
         if poison is None:
@@ -74,4 +81,16 @@ class Arms:
         return poisoned(
             contexts, tasks.means, eps=poison.eps, budget=poison.budget,
             spread_budget=poison.budget.clamp(max=1.0), switching=poison.switching, rng=poison.rng,
+            draw_offsets=self.draw_offsets,
         )  # fmt: skip
+
+
+def preferred_pulls(batch: int, length: int, arms: int, draw: np.random.Generator) -> Tensor:
+    """(B, T): i.i.d. pulls with probabilities (1 − c)·Dirichlet(1) + c·(one arm), c from
+    {0, 0.1, …, 1}, as in DPT."""
+    c = draw.integers(0, 11, (batch, 1)) / 10
+    favourite = np.eye(arms)[draw.integers(0, arms, batch)]  # (B, A)
+    p = (1 - c) * draw.dirichlet(np.ones(arms), batch) + c * favourite
+    edges = torch.from_numpy(p.cumsum(1)[:, None, :-1].astype(np.float32))  # (B, 1, A - 1)
+    uniforms = torch.from_numpy(draw.random((batch, length, 1), dtype=np.float32))
+    return (uniforms >= edges).sum(2)

@@ -16,7 +16,7 @@ import numpy as np
 import torch
 
 from mithridate.config import Positive
-from mithridate.envs.arms import Arms, ArmsConfig, ArmTasks
+from mithridate.envs.arms import Arms, ArmsConfig, ArmTasks, preferred_pulls
 from mithridate.envs.presets import CONSTANT, SMALL_BATCHES, SMOKE_PRETRAIN, SMOKE_TRAIN
 from mithridate.registry import ENVS
 from mithridate.rng import Rng
@@ -97,17 +97,11 @@ class Bandit(Arms):
     def sample_contexts(
         self, tasks: ArmTasks, length: int, rng: Rng, poison: Poison | None = None
     ) -> Contexts:
-        """DPT's contexts: i.i.d. pulls with probabilities (1 − c)·Dirichlet(1) + c·(one arm),
-        c from {0, 0.1, …, 1}; the label of every prefix, the empty one included, is the best arm.
-        """
+        """DPT's contexts: i.i.d. pulls; the label of every prefix, the empty one included, is the
+        best arm."""
         batch, arms = tasks.means.shape
         draw = rng.generator()
-        c = draw.integers(0, 11, (batch, 1)) / 10
-        favourite = np.eye(arms)[draw.integers(0, arms, batch)]  # (B, A)
-        p = (1 - c) * draw.dirichlet(np.ones(arms), batch) + c * favourite
-        edges = torch.from_numpy(p.cumsum(1)[:, None, :-1].astype(np.float32))  # (B, 1, A - 1)
-        uniforms = torch.from_numpy(draw.random((batch, length, 1), dtype=np.float32))
-        actions = (uniforms >= edges).sum(2)  # (B, T)
+        actions = preferred_pulls(batch, length, arms, draw)
         noise = torch.from_numpy(draw.standard_normal((batch, length), dtype=np.float32))
         device = tasks.device
         actions, noise = actions.to(device), noise.to(device)

@@ -21,7 +21,8 @@ from pydantic import Field
 from torch import Tensor
 
 from mithridate.config import Positive
-from mithridate.envs.arms import Arms, ArmsConfig, ArmTasks
+from mithridate.envs.arms import Arms, ArmsConfig, ArmTasks, preferred_pulls
+from mithridate.envs.poisoned_arms import on_good_arms, random_offsets
 from mithridate.envs.presets import CONSTANT, SMOKE_PRETRAIN, SMOKE_TRAIN
 from mithridate.registry import ENVS
 from mithridate.rng import Rng
@@ -30,6 +31,8 @@ from mithridate.types import Contexts, Poison
 BATCHES: dict[str, Any] = {
     "long_batch": 64, "long_length": 200, "long_every": 2, "short_batch": 128, "short_length": 50,
 }  # fmt: skip
+DOUBT = (0.6, 2.0)
+"""Noise that Thompson sampling believes in where it should keep looking."""
 SMALL: dict[str, Any] = {"env": {"arms": 4, "horizon": 20}, "threads": 1}
 
 
@@ -61,7 +64,7 @@ class LinearBandit(Arms):
     presets: ClassVar[dict[str, dict[str, dict[str, Any]]]] = {
         "pretrain": {
             "smoke": {**SMOKE_PRETRAIN, **SMALL},
-            "laptop": {"steps": 6000, "batches": BATCHES},
+            "laptop": {"steps": 12_000, "batches": BATCHES},
             "paper": {
                 "steps": 500_000, "batches": {**BATCHES, "long_every": 1}, "optimiser": CONSTANT,
                 "evaluate_every": 12_500, "checkpoint_every": 1000,
@@ -70,11 +73,27 @@ class LinearBandit(Arms):
         "distill": {
             "smoke": {**SMOKE_PRETRAIN, **SMALL, "tasks": 32, "refresh_every": 10, "pool": 2},
             "laptop": {"steps": 3000, "batches": BATCHES},
-            "paper": {"steps": 500_000, "batches": BATCHES},
+            "paper": {
+                "steps": 500_000, "batches": {**BATCHES, "long_every": 1},
+                "optimiser": {**CONSTANT, "learning_rate": 1e-4},
+                "evaluate_every": 12_500, "checkpoint_every": 1000,
+            },
         },
         "train": {
             "smoke": {**SMOKE_TRAIN, **SMALL},
-            "laptop": {"batches": BATCHES},
+            "laptop": {
+                "tasks": 400, "rounds": 120, "renew": 0.1, "temperature": 0.7,
+                "threats": [
+                    {"share": 0.4},
+                    {"target": "linucb", "share": 0.12},
+                    {"target": "crlinucb(eps={eps})", "share": 0.1},
+                    {"target": "lin_ts", "share": 0.08},
+                    {"target": "start", "share": 0.1},
+                    {"attacker": "none", "share": 0.2},
+                ],
+                "synthetic": {"rounds": 60, "share": 0.4},
+                "batches": BATCHES,
+            },
             "paper": {
                 "threats": [{"attacker": "gaussian"}], "rounds": 20, "iterations": 20,
                 "temperature": 1.0, "renew": 0.0, "memory": 1,
@@ -110,7 +129,11 @@ class LinearBandit(Arms):
         self, tasks: LinearTasks, length: int, rng: Rng, poison: Poison | None = None
     ) -> Contexts:
         """DPT's contexts: Thompson sampling that takes the arms for independent, with prior
-        N(0, 1), in the order in which it pulled; the label of every prefix is the best arm."""
+        N(0, 1), in the order in which it pulled; the label of every prefix is the best arm.
+
+        Only a third of the poisoned ones are like this: under attack it soon leaves a good arm that
+        looks bad, and a robust model should not. In another third it believes in more noise than
+        there is, so it keeps looking; the last third has DPT's pulls for bandits."""
         draw = rng.generator()
         batch, arms = tasks.means.shape
         labels = tasks.means.argmax(1, keepdim=True)
@@ -123,20 +146,40 @@ class LinearBandit(Arms):
             labels=labels.expand(batch, length * arms + 1),
         )
         offered = self.poisoned(tasks, every, poison).rewards.view(batch, length, arms)
-        actions, rewards = self._thompson_sampling(offered.cpu().numpy(), draw)
+        believed = np.full((batch, 1), max(self.config.noise_std, 1e-3), dtype=np.float32)
+        pulls = None
+        if poison is not None:
+            actor = draw.integers(0, 3, (batch, 1))
+            believed = np.where(actor == 1, draw.uniform(*DOUBT, (batch, 1)), believed)
+            anything = preferred_pulls(batch, length, arms, draw).numpy()
+            pulls = np.where(actor == 2, anything, -1)
+        actions, rewards = self._thompson_sampling(
+            offered.cpu().numpy(), draw, believed.astype(np.float32), pulls
+        )
         return Contexts(
             actions=torch.from_numpy(actions).to(tasks.device),
             rewards=torch.from_numpy(rewards).to(tasks.device),
             labels=labels.expand(batch, length + 1),
         )
 
+    def draw_offsets(self, values: Tensor, budget: Tensor, rng: Rng) -> Tensor:
+        """Half of them as learned attackers have them here."""
+        half = torch.from_numpy(rng.generator().random((len(values), 1))).to(values.device) < 0.5
+        few = on_good_arms(values, budget, rng.child("few"))
+        return torch.where(half, few, random_offsets(values, budget, rng.child("any")))
+
     def _thompson_sampling(
-        self, offered: np.ndarray[Any, Any], draw: np.random.Generator
+        self,
+        offered: np.ndarray[Any, Any],
+        draw: np.random.Generator,
+        believed: np.ndarray[Any, Any],
+        pulls: np.ndarray[Any, Any] | None,
     ) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
-        """Actions and rewards (B, T), given what each arm would yield (B, T, A)."""
+        """Actions and rewards (B, T), given what each arm would yield (B, T, A), the noise that it
+        believes in (B, 1), and actions that are fixed (B, T), or −1 where they are not."""
         batch, length, arms = offered.shape
         rows = np.arange(batch)
-        known = max(self.config.noise_std, 1e-3) ** -2  # precision of one reward
+        known = believed[:, 0] ** -2  # precision of one reward
         precision = np.ones((batch, arms), dtype=np.float32)
         sums = np.zeros((batch, arms), dtype=np.float32)
         actions = np.empty((batch, length), dtype=np.int64)
@@ -144,6 +187,8 @@ class LinearBandit(Arms):
         for t in range(length):
             luck = draw.standard_normal((batch, arms), dtype=np.float32)
             pulled = (sums / precision + luck / np.sqrt(precision)).argmax(1)
+            if pulls is not None:
+                pulled = np.where(pulls[:, t] >= 0, pulls[:, t], pulled)
             seen = offered[rows, t, pulled]
             precision[rows, pulled] += known
             sums[rows, pulled] += known * seen

@@ -3,18 +3,22 @@
 They cost no rollouts, and show the model far more kinds of attack than a population of learned
 attackers does. The offsets of a task are
 
-- dense, in two tasks of five: a random direction in arm space (learned attackers look like this);
+- dense, in two tasks of five: a random direction in arm space (attackers that learned against
+  algorithms for independent arms look like this);
 - sparse: one or two arms only;
 - opposed: against the arms' values, so that good arms look bad and bad ones good;
 - a pair: up on one of the worse arms, down on the best, in a random proportion;
 
 these three in one of five each, with a length up to the budget, mostly close to it (budget ·
 u^(1/3), u uniform: attackers spend what they have), and half of the time a spread per arm as well.
+An environment may draw some of its offsets in another way (`on_good_arms`).
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import torch
@@ -23,6 +27,8 @@ from torch import Tensor
 from mithridate.rng import Rng
 from mithridate.types import Contexts
 
+DrawOffsets = Callable[[Tensor, Tensor, Rng], Tensor]
+"""(B, A) offsets, given the arms' values (B, A) and the budgets (B,)."""
 KINDS = (0.4, 0.2, 0.2, 0.2)
 """How probable dense, sparse, opposed and paired offsets are."""
 
@@ -44,9 +50,27 @@ def random_offsets(values: Tensor, budget: Tensor, rng: Rng) -> Tensor:
     pair[rows, rank[:, -1]] -= np.sin(angle)
     kind = draw.choice(len(KINDS), batch, p=KINDS)
     direction = np.stack([dense, sparse, opposed, pair])[kind, rows]  # (B, A)
-    length = budget.double().cpu().numpy()[:, None] * draw.random((batch, 1)) ** (1 / 3)
+    return _scaled(direction, budget, draw.random((batch, 1)) ** (1 / 3))
+
+
+def on_good_arms(values: Tensor, budget: Tensor, rng: Rng) -> Tensor:
+    """Offsets on one to three arms, most often good ones, up or down, with nearly all of the
+    budget: what attackers end with against algorithms that soon know which arms may be good."""
+    draw = rng.generator()
+    batch, arms = values.shape
+    means = values.cpu().numpy()
+    spread = np.maximum(means.std(1, keepdims=True), 1e-12)
+    rank = (-means / spread - draw.gumbel(size=(batch, arms))).argsort(1).argsort(1)
+    chosen = rank < draw.integers(1, 4, (batch, 1))
+    direction = draw.standard_normal((batch, arms)) * chosen
+    return _scaled(direction, budget, draw.random((batch, 1)) ** (1 / 10))
+
+
+def _scaled(direction: np.ndarray[Any, Any], budget: Tensor, share: np.ndarray[Any, Any]) -> Tensor:
+    """`direction` (B, A) with a norm that is a `share` (B, 1) of the budget (B,)."""
+    length = budget.double().cpu().numpy()[:, None] * share
     unit = direction / np.maximum(np.linalg.norm(direction, axis=1, keepdims=True), 1e-12)
-    return torch.from_numpy((length * unit).astype(np.float32)).to(values.device)
+    return torch.from_numpy((length * unit).astype(np.float32)).to(budget.device)
 
 
 def poisoned(
@@ -58,11 +82,12 @@ def poisoned(
     spread_budget: Tensor,
     rng: Rng,
     switching: float = 0.0,
+    draw_offsets: DrawOffsets = random_offsets,
 ) -> Contexts:
     """`contexts` with a share eps (B,) of the rewards corrupted by random offsets and spreads, each
     within its own budget (B,). In a share `switching` of them the offsets change on the way, or
     follow the rewards."""
-    offsets = random_offsets(values, budget, rng.child("offsets"))
+    offsets = draw_offsets(values, budget, rng.child("offsets"))
     draw = rng.child("spreads").generator()
     spreads = np.abs(draw.standard_normal(tuple(values.shape)))
     most = spread_budget.double().cpu().numpy()[:, None]
@@ -76,14 +101,17 @@ def poisoned(
     std = torch.from_numpy(spreads.astype(np.float32)).to(device)
     shift = offsets.gather(1, contexts.actions)
     if switching:
-        shift = _adapted(shift, contexts, values, budget, switching, rng.child("switch"))
+        shift = _adapted(
+            shift, contexts, values, budget, switching, rng.child("switch"), draw_offsets
+        )
     shift = shift + std.gather(1, contexts.actions) * noise
     return replace(contexts, rewards=contexts.rewards + hit * shift)
 
 
 def _adapted(
-    shift: Tensor, contexts: Contexts, values: Tensor, budget: Tensor, share: float, rng: Rng
-) -> Tensor:
+    shift: Tensor, contexts: Contexts, values: Tensor, budget: Tensor, share: float, rng: Rng,
+    draw_offsets: DrawOffsets,
+) -> Tensor:  # fmt: skip
     """Offsets (B, T) that, in a share of the contexts, are what an adaptive attacker might do:
     half of the time they follow the rewards from the beginning, and they may be others from one or
     two moments on: a fresh attack, one that follows the rewards, or none."""
@@ -92,7 +120,7 @@ def _adapted(
     time = torch.arange(length, device=shift.device)
     changes = draw.random(batch) < share
     for number in range(3):
-        fresh = random_offsets(values, budget, rng.child("offsets", number))
+        fresh = draw_offsets(values, budget, rng.child("offsets", number))
         choices = torch.stack(
             [
                 _following(contexts.rewards, values, budget, draw),
