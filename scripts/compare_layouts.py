@@ -26,8 +26,8 @@ from mithridate.types import Contexts
 
 
 class QueryFirst(Pretraining):
-    """Pretraining with the other layout: of each context's queries one, at random, is asked after
-    every prefix."""
+    """Pretraining with the other layout: one state, drawn at random, is asked about after every
+    prefix, as in DPT."""
 
     def __init__(self, config: PretrainConfig) -> None:
         super().__init__(config)
@@ -36,12 +36,14 @@ class QueryFirst(Pretraining):
         self.optimiser = Optimiser(self.model, config.optimiser, config.steps)
 
     def contexts(self, batch: int, length: int, rng: Rng) -> Contexts:
-        found = super().contexts(batch, length, rng)
-        assert found.queries is not None
-        which = torch.from_numpy(rng.child("query").generator().integers(0, length + 1, (batch, 1)))
-        pick = which.expand_as(found.queries)
+        tasks = self.env.sample_tasks(batch, rng.child("tasks"))
+        found = self.env.sample_contexts(tasks, length, rng.child("contexts"))
+        states = self.env.spec.n_states
+        asked = torch.from_numpy(rng.child("query").generator().integers(0, states, batch))
+        labels = self.env.optimal_action(tasks, asked)
+        shape = found.labels.shape
         return replace(
-            found, queries=found.queries.gather(1, pick), labels=found.labels.gather(1, pick)
+            found, queries=asked[:, None].expand(shape), labels=labels[:, None].expand(shape)
         )
 
 

@@ -71,6 +71,25 @@ def test_the_oracle_is_optimal(size):
     torch.testing.assert_close(env.score(tasks, t).sum(1), value[:, 0])
 
 
+def test_on_the_best_goal_one_stays():
+    """Walking into a wall would be as good there."""
+    env = make_env("darkroom2", size=3)
+    tasks = env.sample_tasks(60, Rng(0))
+    goal = tasks.rewards.argmax(1)
+    assert (env.optimal_action(tasks, goal) == STAY).all()
+    best = tasks.values.amax(2)
+    assert torch.equal(tasks.values.gather(2, tasks.best[..., None]).squeeze(2), best)
+
+
+def test_some_walks_end_on_the_best_goal():
+    env = make_env("darkroom2")
+    tasks = env.sample_tasks(300, Rng(0))
+    c = env.sample_contexts(tasks, 200, Rng(1))
+    there = c.next_states[:, -50:] == tasks.rewards.argmax(1, keepdim=True)
+    assert 0.1 < there.all(1).float().mean() < 0.22, "nearly two of five walks, half of all"
+    assert (c.actions[:, -50:][there.all(1)] == STAY).all()
+
+
 def test_contexts_are_true_to_the_room():
     env = make_env("darkroom2", size=4)
     tasks = env.sample_tasks(60, Rng(0))
@@ -78,7 +97,7 @@ def test_contexts_are_true_to_the_room():
     rows = torch.arange(60)[:, None]
     assert torch.equal(data.next_states, transitions(4)[data.states, data.actions])
     assert torch.equal(data.rewards, tasks.rewards[rows, data.next_states])
-    assert torch.equal(data.labels, tasks.values.argmax(2)[rows, data.queries])
+    assert torch.equal(data.labels, tasks.best[rows, data.queries])
     walks = (data.states[:, 1:] == data.next_states[:, :-1]).all(1) & (data.states[:, 0] == 0)
     assert 15 <= walks.sum() <= 45, "about half of them are walks"
     here = torch.cat([torch.zeros(60, 1, dtype=torch.int64), data.next_states], 1)

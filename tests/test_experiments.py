@@ -217,11 +217,16 @@ def test_every_kind_of_stage_runs_and_is_reported(tmp_path, monkeypatch):
         assert not [flag for flag in table.flags if flag.code == "over-budget"]
     attacked = {r["attacker"] for r in section.records if r["target"] == "TS"}
     assert attacked == {"adaptive", "adaptive(tilt=0)"}
-    curves = [curve.title for curve in section.curves if "round" in curve.title]
+    curves = [curve.title for curve in section.curves if "of adversarial training" in curve.title]
     assert [title.rpartition("train ")[2] for title in curves] == [
         f"at-dpt-adaptive, eps 0.4, B {budget}" for budget in (1, 3)
     ], "each training has curves of its own"
     assert set(section.curves[0].lines) >= {"AT-DPT", "DPT (frozen)", "TS", "AT-DPT, clean tasks"}
+    attacks = {c.title: c.lines for c in section.curves if "round of attack" in c.title}
+    assert set(attacks) == {f"Per round of attack: eps 0.4, B {budget}" for budget in (1, 3)}
+    for lines in attacks.values():
+        assert set(lines) == {"learned: AD [TS]", "adaptive: TS", "from_nothing: TS"}
+        assert [x for x, _ in lines["learned: AD [TS]"]] == [1, 2, 3]
     ratios = section.ratios()
     assert {victim for victim, *_ in ratios} == {"AT-DPT (A)", "AD [TS]", "TS"}
     for victim, ratio, column, level in ratios:

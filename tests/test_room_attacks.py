@@ -46,6 +46,19 @@ def test_a_fake_goal_is_on_an_empty_cell_near_the_start():
     assert torch.equal((offsets > 0), transitions(5)[None] == raised[:, None, None])
 
 
+def test_decoys_are_on_a_third_of_the_empty_cells():
+    env = make_env("darkroom2")
+    tasks = env.sample_tasks(60, Rng(0))
+    _, swapped = table("swap_goals", tasks, env)
+    attacker, offsets = table("decoys", tasks, env)
+    entered = tasks.rewards[:, transitions(5)]
+    empty = entered == 0
+    assert torch.equal(offsets.masked_fill(empty, 0.0), swapped)
+    raised = offsets[:, :, STAY][tasks.rewards == 0]
+    assert set(raised.tolist()) == {0.0, 1.0} and abs(raised.mean() - 1 / 3) < 0.05
+    assert (attacker.cost() <= 10).all() and attacker.cost().median() > 6
+
+
 def test_the_uniform_attack_has_an_offset_for_every_state_and_action():
     env = make_env("darkroom2")
     tasks = env.sample_tasks(80, Rng(0))
@@ -110,5 +123,16 @@ def test_offsets_may_change_on_the_way():
         up, down = ((place & (shift == x)[..., None]).any(1) for x in (1, -1))
         return (up & down).any(1).float().mean().item()
 
-    assert contradictory(0.0) == 0.0
-    assert contradictory(1.0) > 0.3
+    assert contradictory(1.0) > contradictory(0.0) + 0.1
+
+
+def test_some_of_the_poison_is_noise():
+    """A third of the contexts have none, a fifth nothing else."""
+    env = make_env("darkroom2", size=2)
+    tasks = env.sample_tasks(600, Rng(0))
+    c, shift = poisoned(env, tasks, 200, eps=1.0)
+    place = F.one_hot(c.states * 5 + c.actions, 20).bool()  # (B, T, S A)
+    up, down = ((place & (shift == x)[..., None]).float().sum(1) for x in (1, -1))
+    least, most = torch.minimum(up, down).sum(1), torch.maximum(up, down).sum(1)
+    assert abs((least == 0).float().mean() - 1 / 3) < 0.08
+    assert (least / most.clamp(min=1) > 0.5).float().mean() > 0.2

@@ -71,6 +71,8 @@ class GaussianAttacker(LearnsPerTask, OffsetAttacker):
     # Acting ----------------------------------------------------------------------------------
 
     def choose(self, spec: EnvSpec, tasks: Tasks, rng: TaskStreams) -> tuple[Tensor, Tensor]:
+        if spec.n_states is not None:
+            raise UserError("attacker 'gaussian' needs arms without states; in rooms use tabular")
         arms, known = spec.n_actions, self._tasks.state.get("offsets")
         if known is not None and known.shape[1] != arms:
             trained = known.shape[1]

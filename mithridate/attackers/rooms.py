@@ -38,9 +38,9 @@ class RoomAttacker(OffsetTable):
         after: Tensor | None = getattr(tasks, "after", None)
         if rewards is None or after is None:
             raise UserError(f"attacker '{self.registered_name}' needs a room with goals")
-        return certain(self.cells(rewards)[:, after])
+        return certain(self.cells(rewards, rng)[:, after])
 
-    def cells(self, rewards: Tensor) -> Tensor:
+    def cells(self, rewards: Tensor, rng: TaskStreams) -> Tensor:
         raise NotImplementedError
 
 
@@ -48,7 +48,7 @@ class RoomAttacker(OffsetTable):
 class HideBest(RoomAttacker):
     """−1 on the best goal: it looks like the lesser one."""
 
-    def cells(self, rewards: Tensor) -> Tensor:
+    def cells(self, rewards: Tensor, rng: TaskStreams) -> Tensor:
         return -(rewards == 2).float()
 
 
@@ -56,7 +56,7 @@ class HideBest(RoomAttacker):
 class RaiseLesser(RoomAttacker):
     """+1 on the lesser goal: it looks like the best."""
 
-    def cells(self, rewards: Tensor) -> Tensor:
+    def cells(self, rewards: Tensor, rng: TaskStreams) -> Tensor:
         return (rewards == 1).float()
 
 
@@ -64,7 +64,7 @@ class RaiseLesser(RoomAttacker):
 class SwapGoals(RoomAttacker):
     """Both at once."""
 
-    def cells(self, rewards: Tensor) -> Tensor:
+    def cells(self, rewards: Tensor, rng: TaskStreams) -> Tensor:
         return (rewards == 1).float() - (rewards == 2).float()
 
 
@@ -72,13 +72,23 @@ class SwapGoals(RoomAttacker):
 class FakeGoal(RoomAttacker):
     """+1 on the empty cell nearest to the start, which an agent comes by first."""
 
-    def cells(self, rewards: Tensor) -> Tensor:
+    def cells(self, rewards: Tensor, rng: TaskStreams) -> Tensor:
         size = int(rewards.shape[1] ** 0.5)
         cell = torch.arange(rewards.shape[1], device=rewards.device)
         far = (cell // size + cell % size).float() + cell / rewards.shape[1]
         far = torch.where(cell == 0, torch.inf, far)
         nearest = torch.where(rewards == 0, far, torch.inf).argmin(1, keepdim=True)
         return torch.zeros_like(rewards).scatter(1, nearest, 1.0)
+
+
+@ATTACKERS.register("decoys")
+class Decoys(RoomAttacker):
+    """The goals swapped, and +1 on each empty cell with probability a third: most of the budget."""
+
+    def cells(self, rewards: Tensor, rng: TaskStreams) -> Tensor:
+        drawn = rng.uniform(rewards.shape[1]).to(rewards.device) < 1 / 3
+        empty = ((rewards == 0) & drawn).float()
+        return (rewards == 1).float() - (rewards == 2).float() + empty
 
 
 def certain(offsets: Tensor) -> Tensor:

@@ -44,7 +44,7 @@ def picture(
     )  # fmt: skip
     if env_of(config.env).spec.n_states is None:
         raise UserError(f"'{env}' has no rooms to draw; try darkroom2")
-    check_figure(out)
+    check_figure(out, "--out")
     torch.set_num_threads(config.threads)
     victim = make_victims([agent])[0]
     with TrainingProgress("attack") as progress:

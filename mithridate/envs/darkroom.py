@@ -90,6 +90,13 @@ class DarkroomTasks(Tasks):
             v = (self.rewards + DISCOUNT * v)[:, after].amax(2)
         return (self.rewards + DISCOUNT * v)[:, after]
 
+    @cached_property
+    def best(self) -> Tensor:
+        """(B, S): the best action in each cell. On the best goal, staying is as good as walking
+        into a wall: stay."""
+        staying = torch.arange(len(MOVES), device=self.rewards.device) == STAY
+        return (self.values + 0.1 * staying).argmax(2)  # values that differ, differ by more
+
 
 def transitions(size: int, device: torch.device | str = "cpu") -> Tensor:
     """(S, A): the cell that each action leads to."""
@@ -105,7 +112,7 @@ def transitions(size: int, device: torch.device | str = "cpu") -> Tensor:
 class Darkroom:
     Config = DarkroomConfig
 
-    attacks = ("uniform", "hide_best", "raise_lesser", "swap_goals", "fake_goal")
+    attacks = ("uniform", "hide_best", "raise_lesser", "swap_goals", "fake_goal", "decoys")
     learned_attack = "tabular"
     peer = None
 
@@ -131,7 +138,10 @@ class Darkroom:
             "smoke": {
                 **SMOKE_TRAIN, **SMALL, **ATTACKED,
             },
-            "laptop": {**ATTACKED, "batches": BATCHES, "temperature": 1.0},
+            "laptop": {
+                **ATTACKED, "batches": BATCHES, "temperature": 1.0, "rounds": 100, "renew": 0.02,
+                "synthetic": {"rounds": 60},
+            },
             "paper": {
                 "budget": IN_ROOMS, "threats": [{"attacker": "tabular"}], "rounds": 400,
                 "iterations": 20, "temperature": 1.0, "renew": 0.0, "memory": 1,
@@ -142,12 +152,12 @@ class Darkroom:
         },
         "attack": {
             "smoke": {**SMALL, "budget": IN_ROOMS, "attacker": "tabular", "tasks": 20, "rounds": 3},
-            "laptop": {"budget": IN_ROOMS, "attacker": "tabular"},
+            "laptop": {"budget": IN_ROOMS, "attacker": "tabular", "rounds": 60},
             "paper": {"budget": IN_ROOMS, "attacker": "tabular", "rounds": 300},
         },
         "evaluate": {
             "smoke": {**SMALL, "budget": IN_ROOMS, "tasks": 20, "rounds": 3},
-            "laptop": {"budget": IN_ROOMS},
+            "laptop": {"budget": IN_ROOMS, "rounds": 60},
             "paper": {"budget": IN_ROOMS, "replications": 10, "rounds": 300},
         },
     }  # fmt: skip
@@ -201,7 +211,7 @@ class Darkroom:
         return tasks.values[rows.view(-1, *[1] * (state.dim() - 1)), state]
 
     def optimal_action(self, tasks: DarkroomTasks, state: Tensor) -> Tensor:
-        return self.action_values(tasks, state).argmax(1)
+        return tasks.best.gather(1, state[:, None]).squeeze(1)
 
     def score(self, tasks: DarkroomTasks, trajectory: Trajectory) -> Tensor:
         """The true rewards, (B, T)."""
@@ -214,7 +224,8 @@ class Darkroom:
         about at random states. The others are exploratory walks from the start cell: from one
         waypoint to the next, sometimes back to the best cell seen so far, with random steps in
         between; half of the queries there are at the cell just reached. (With random contexts alone
-        a model does not learn to explore from its own.)
+        a model does not learn to explore from its own.) In two of five walks there are no random
+        steps, and who has found a goal worth 2 goes there and stays, as a good agent does.
         """
         draw = rng.generator()
         batch = len(tasks)
@@ -236,11 +247,10 @@ class Darkroom:
         queries = np.where(at_hand, here, queries)
         device = tasks.device
         asked = torch.from_numpy(queries).to(device)
-        best = tasks.values.argmax(2)  # (B, S)
         return Contexts(
             actions=torch.from_numpy(actions).to(device),
             rewards=torch.from_numpy(seen).to(device),
-            labels=best.gather(1, asked),
+            labels=tasks.best.gather(1, asked),
             states=torch.from_numpy(states).to(device),
             next_states=torch.from_numpy(reached).to(device),
             queries=asked,
@@ -260,7 +270,8 @@ class Darkroom:
         waypoint = draw.integers(0, self.states, batch)
         best, best_reward = np.zeros(batch, dtype=np.int64), np.zeros(batch)
         faithful = draw.random(batch)  # how often it goes back to the best cell
-        noisy = 0.4 * draw.random(batch)  # how often it steps at random
+        settles = draw.random(batch) < 0.4  # whether it stays where it found a 2
+        noisy = 0.4 * draw.random(batch) * ~settles  # how often it steps at random
         states = np.empty((batch, length), dtype=np.int64)
         actions = np.empty((batch, length), dtype=np.int64)
         for t in range(length):
@@ -268,6 +279,7 @@ class Darkroom:
             back = (draw.random(batch) < faithful) & (best_reward > 0)
             fresh = np.where(back, best, draw.integers(0, self.states, batch))
             waypoint = np.where(done, fresh, waypoint)
+            waypoint = np.where(settles & (best_reward >= 2), best, waypoint)
             down = waypoint // size - cell // size
             right = waypoint % size - cell % size
             vertical = (right == 0) | ((down != 0) & (draw.random(batch) < 0.5))

@@ -149,9 +149,11 @@ class LinearBandit(Arms):
         believed = np.full((batch, 1), max(self.config.noise_std, 1e-3), dtype=np.float32)
         pulls = None
         if poison is not None:
-            actor = draw.integers(0, 3, (batch, 1))
-            believed = np.where(actor == 1, draw.uniform(*DOUBT, (batch, 1)), believed)
-            anything = preferred_pulls(batch, length, arms, draw).numpy()
+            other = rng.child("actors").generator()
+            attacked = ((poison.eps > 0) & (poison.budget > 0)).cpu().numpy()[:, None]
+            actor = other.integers(0, 3, (batch, 1)) * attacked
+            believed = np.where(actor == 1, other.uniform(*DOUBT, (batch, 1)), believed)
+            anything = preferred_pulls(batch, length, arms, other).numpy()
             pulls = np.where(actor == 2, anything, -1)
         actions, rewards = self._thompson_sampling(
             offered.cpu().numpy(), draw, believed.astype(np.float32), pulls

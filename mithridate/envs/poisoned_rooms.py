@@ -8,7 +8,10 @@ The mean offsets of a task, for each state and action, are
   any combination;
 - both of the last two, on top of a thin dense attack;
 
-brought into the budget, as an attacker's are, and then weakened at random in half of the tasks.
+brought into the budget, as an attacker's are, and then weakened at random in half of the tasks. In
+two thirds of the tasks with a budget there is noise besides, as of attackers that have not learned
+much: some of the poisoned steps, or all of them, have an offset of −1, 0 or +1 with equal
+probability.
 """
 
 from __future__ import annotations
@@ -73,11 +76,17 @@ class RoomPoison:
         self._hit = uniforms[0] < poison.eps.cpu().numpy()[:, None]  # (B, T)
         self._strength = uniforms[1]
         self._rows = np.arange(batch)[:, None]
+        kind = draw.random((batch, 1))
+        share = np.where(kind < 1 / 3, 0.0, np.where(kind > 4 / 5, 1.0, draw.random((batch, 1))))
+        some = poison.budget.cpu().numpy()[:, None] > 0
+        self._noisy = (draw.random((batch, length)) < share) & some
+        self._noise = draw.integers(-1, 2, (batch, length))
 
     def __call__(self, states: np.ndarray, actions: np.ndarray, first: int = 0) -> np.ndarray:  # type: ignore[type-arg]
         """(B, K): the offsets −1, 0 and +1 of K steps from `first` on."""
         steps = slice(first, first + states.shape[1])
         mean = self._tables[self._later[:, steps], self._rows, states, actions]
-        hit = self._hit[:, steps] & (self._strength[:, steps] < np.abs(mean))
-        offsets: np.ndarray = (hit * np.sign(mean)).astype(np.float32)  # type: ignore[type-arg]
-        return offsets
+        aimed = (self._strength[:, steps] < np.abs(mean)) * np.sign(mean)
+        offsets = np.where(self._noisy[:, steps], self._noise[:, steps], aimed)
+        result: np.ndarray = (self._hit[:, steps] * offsets).astype(np.float32)  # type: ignore[type-arg]
+        return result

@@ -11,8 +11,10 @@ import time
 from functools import cache
 from typing import Any
 
+from mithridate.envs import make_env
 from mithridate.experiments.stages import Stage
 from mithridate.experiments.store import Store
+from mithridate.registry import AGENTS
 
 LEARN = 2.7e-6
 """Seconds for a token of a training batch, at length 0; it grows with the length / 250."""
@@ -41,7 +43,7 @@ def work(stage: Stage) -> float:
     if stage.kind in ("pretrain", "distill"):
         evaluations = config["steps"] / config["evaluate_every"] * config["evaluate_tasks"]
         tasks = evaluations + config["final_tasks"]
-        learning = _learning(config["batches"], config["steps"])
+        learning = _streams(config) * _learning(config["batches"], config["steps"])
         if stage.kind == "distill":
             source = config["tasks"] * config["steps"] / config["refresh_every"]
             learning += _rolling(source, horizon, False)
@@ -51,10 +53,11 @@ def work(stage: Stage) -> float:
         steps = rounds * config["iterations"]
         compared = 1 + 1.2 / max(1, config["compare_every"])
         tasks = config["rounds"] * config["tasks"] * compared + 5 * config["final_tasks"]
-        return _learning(config["batches"], steps) + _rolling(tasks, horizon, True)
+        learning = _streams(config) * _learning(config["batches"], steps)
+        return learning + _rolling(tasks, horizon, True)
     if stage.kind == "attack":
         tasks = config["tasks"] * (config["rounds"] + 1)
-        rolling = _rolling(tasks, horizon, bool(stage.inputs))
+        rolling = _rolling(tasks * _episodes(config["target"]), horizon, bool(stage.inputs))
         if config["attacker"].startswith("adaptive"):  # a model of its own, and eight passes
             batch = {"long_every": 1, "long_batch": config["tasks"], "long_length": horizon}
             rolling += _rolling(tasks, horizon, True)
@@ -63,7 +66,21 @@ def work(stage: Stage) -> float:
             )
         return rolling
     tasks = 1 if stage.kind == "picture" else config["tasks"]
-    return _rolling(tasks, horizon, "victim" in stage.inputs)
+    episodes = _episodes(config["cell"]["victim"])
+    return _rolling(tasks * episodes, horizon, "victim" in stage.inputs)
+
+
+def _episodes(agent: str) -> int:
+    """How many episodes of each task an agent lives through, those that count included."""
+    name, _, _ = agent.partition("(")
+    if name not in AGENTS.names():
+        return 1
+    return int(getattr(AGENTS.create(name), "learning_episodes", 0)) + 1
+
+
+def _streams(config: dict[str, Any]) -> int:
+    """Where there are states, queries are a second stream through the model."""
+    return 1 if make_env(config["env"]["name"]).spec.n_states is None else 2
 
 
 def _learning(batches: dict[str, Any], steps: float) -> float:
@@ -112,7 +129,6 @@ def _finished(root: str) -> dict[str, float]:
 def machine_factor() -> float:
     """How much slower than that machine this one is (below 1: faster)."""
     from mithridate.config import ModelConfig
-    from mithridate.envs import make_env
     from mithridate.model.in_context import InContextModel
     from mithridate.rng import Rng
 

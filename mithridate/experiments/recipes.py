@@ -209,7 +209,7 @@ ROOM_ROWS = (
     Row("Q-learning (tuned)", TUNED_Q, attack_rounds=5),
     Row("oracle", "oracle"),
 )
-ROOM_ATTACKS = ("none", "uniform", "hide_best", "raise_lesser", "swap_goals", "fake_goal")
+ROOM_ATTACKS = ("none", "uniform", "hide_best", "raise_lesser", "swap_goals", "fake_goal", "decoys")
 ROOM_TARGETS = ("AT-DPT", "DPT", "NPG", "Q-learning")
 STRUCTURED = ("raise_worst", "lower_best", "swap", "mirror")
 MAIN = ("AT-DPT", "DPT", "TS", "RTS", "UCB1.0", "crUCB")

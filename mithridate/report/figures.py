@@ -18,13 +18,13 @@ matplotlib.use("Agg")
 from matplotlib import pyplot as plt
 
 
-def check_figure(path: Path) -> None:
+def check_figure(path: Path, option: str = "--figure") -> None:
     """Raise a UserError if no figure can be saved there."""
     known = plt.gcf().canvas.get_supported_filetypes()
     plt.close()
     if path.suffix[1:].lower() not in known:
         raise UserError(
-            f"--figure {path}: the name must end in one of .{', .'.join(sorted(known))}"
+            f"{option} {path}: the name must end in one of .{', .'.join(sorted(known))}"
         )
     make_directory(path.parent)
 
@@ -109,8 +109,11 @@ def lines_figure(
     xlabel: str,
     ylabel: str,
 ) -> None:
-    """Named lines through points (x, y); empty ones are left out."""
-    figure, axes = plt.subplots(figsize=(6.4, 4.0), layout="constrained")
+    """Named lines through points (x, y); empty ones are left out. The names of many lines stand
+    beside them."""
+    beside = len(lines) > 5
+    size = (8.4 if beside else 6.4, 4.0)
+    figure, axes = plt.subplots(figsize=size, layout="constrained")
     for label, points in lines.items():
         if points:
             axes.plot(*zip(*points, strict=True), label=label)
@@ -119,7 +122,10 @@ def lines_figure(
     axes.spines[["top", "right"]].set_visible(False)
     axes.set_xlim(0, None)
     axes.set_ylim(0, None)
-    axes.legend(frameon=False)
+    if beside:
+        axes.legend(frameon=False, loc="center left", bbox_to_anchor=(1.0, 0.5))
+    else:
+        axes.legend(frameon=False)
     make_directory(path.parent)
     figure.savefig(path, dpi=150)
     plt.close(figure)

@@ -252,6 +252,8 @@ def _curves(
         if lines := _training_lines(trainings):
             title = f"Per round of adversarial training: {label}"
             found.append(CurveView(title, "round", metric.name, lines))
+    for level, targets in _attack_lines(labels, artifacts).items():
+        found.append(CurveView(f"Per round of attack: {level}", "round", metric.name, targets))
     by_column: dict[str, dict[str, list[list[tuple[float, float]]]]] = {}
     for artifact in cells:
         record = artifact.records()[0]
@@ -277,6 +279,24 @@ def _training_lines(trainings: Sequence[Artifact]) -> dict[str, list[tuple[float
             for label, points in training_lines(read_log(path)).items():
                 lines.setdefault(label, []).append(points)
     return {label: _average(found) for label, found in lines.items()}
+
+
+def _attack_lines(
+    labels: dict[str, str], artifacts: dict[str, Artifact]
+) -> dict[str, dict[str, list[tuple[float, float]]]]:
+    """What attackers made of their targets, round by round: by level, then by target."""
+    lines: dict[str, dict[str, list[list[tuple[float, float]]]]] = {}
+    for name, label in labels.items():
+        if name in artifacts and artifacts[name].manifest["kind"] == "attack":
+            who, _, level = label.partition(", eps ")
+            log = read_log(artifacts[name].path / "log.jsonl")
+            points = [(line["step"], line["score_mean"]) for line in log if "score_mean" in line]
+            at_level = lines.setdefault(f"eps {level}", {})
+            at_level.setdefault(who.replace(" attack on ", ": "), []).append(points)
+    return {
+        level: {who: _average(found) for who, found in targets.items()}
+        for level, targets in lines.items()
+    }
 
 
 def _average(lines: Sequence[Sequence[tuple[float, float]]]) -> list[tuple[float, float]]:

@@ -178,7 +178,8 @@ class AdversarialTraining:
         return self._taught(contexts, tasks, rng.child("labels"))
 
     def _taught(self, contexts: Contexts, tasks: Tasks, rng: Rng) -> Contexts:
-        """A share of the labels replaced by the second-best action, ties at random."""
+        """A share of the labels replaced by the second-best action, ties at random. What is as good
+        as the best is not second-best."""
         if not self.config.suboptimal:
             return contexts
         draw = rng.generator()
@@ -188,8 +189,8 @@ class AdversarialTraining:
             values = self.env.action_values(tasks, contexts.queries)
         replaced = torch.from_numpy(draw.random(tuple(contexts.labels.shape)))
         ties = torch.from_numpy(draw.random(tuple(values.shape), dtype=np.float32))
-        values = values.double() + 1e-9 * ties
-        values = values.scatter(2, contexts.labels[:, : values.shape[1], None], -math.inf)
+        best = values == values.amax(2, keepdim=True)
+        values = (values.double() + 1e-9 * ties).masked_fill(best, -math.inf)
         second = values.argmax(2)  # (B, T + 1), or (B, 1) if there is but one state
         labels = torch.where(replaced < self.config.suboptimal, second, contexts.labels)
         return replace(contexts, labels=labels)
