@@ -1,4 +1,4 @@
-"""Write the README's result tables anew from results/: python scripts/readme_tables.py [--check].
+"""Write the result tables of the READMEs anew: python scripts/readme_tables.py [--check].
 
 The tables are a pure function of what `mithridate report` wrote into results/report_files.
 """
@@ -13,18 +13,24 @@ from pathlib import Path
 ROOT = Path(__file__).parent.parent
 FILES = ROOT / "results" / "report_files"
 TABLES = {
-    "results": "bandit_main-laptop-3x-s0-eps0.4.csv",
-    "adaptive": "bandit_adaptive-laptop-1x-s0-eps0.4.csv",
+    "README.md": {
+        "results": "bandit_main-laptop-3x-s0-eps0.4.csv",
+        "adaptive": "bandit_adaptive-laptop-1x-s0-eps0.4.csv",
+    },
+    "results/README.md": {
+        f"bandit_full eps {eps}": f"bandit_full-laptop-3x-s0-eps{eps}.csv"
+        for eps in ("0.1", "0.2", "0.4")
+    },
 }
-"""By the name between the README's markers."""
+"""By file, and the name between its markers."""
 COLUMNS = {"adaptive": ("adaptive(", "from_nothing(", "learned(")}
 """How the columns of a table begin that is not shown whole."""
 TITLES = {"none": "clean", "uniform": "uniform random"}
 KINDS = {"learned": "", "adaptive": "adaptive: ", "from_nothing": "from nothing: "}
 
 
-def table(name: str) -> str:
-    rows = list(csv.DictReader((FILES / TABLES[name]).open()))
+def table(name: str, source: str) -> str:
+    rows = list(csv.DictReader((FILES / source).open()))
     wanted = COLUMNS.get(name, ("",))
     columns = list(dict.fromkeys(r["attacker"] for r in rows if r["attacker"].startswith(wanted)))
     victims = list(dict.fromkeys(row["victim"] for row in rows))
@@ -34,7 +40,7 @@ def table(name: str) -> str:
         "|" + "---|" * (len(columns) + 1),
     ]
     for victim in victims:
-        shown = [cell(cells[victim, column]) for column in columns]
+        shown = [cell(cells.get((victim, column))) for column in columns]
         lines.append("| " + " | ".join([victim, *shown]) + " |")
     return "\n".join(lines)
 
@@ -46,7 +52,9 @@ def title(column: str, name: str) -> str:
     return TITLES.get(column, column.replace("_", " "))
 
 
-def cell(row: dict[str, str]) -> str:
+def cell(row: dict[str, str] | None) -> str:
+    if row is None:
+        return "–"
     text = f"{float(row['mean']):.1f}"
     if row["ci95"]:
         text += f" ± {float(row['ci95']):.1f}"
@@ -54,20 +62,22 @@ def cell(row: dict[str, str]) -> str:
 
 
 def main() -> int:
-    readme = ROOT / "README.md"
-    text = made = readme.read_text()
-    for name in TABLES:
-        begin = f"<!-- {name}: begin (scripts/readme_tables.py) -->"
-        end = f"<!-- {name}: end -->"
-        before, found, rest = made.partition(begin)
-        if not found or end not in rest:
-            print(f"README.md has no '{begin}' … '{end}'", file=sys.stderr)
-            return 2
-        made = f"{before}{begin}\n{table(name)}\n{end}{rest.partition(end)[2]}"
-    if "--check" in sys.argv:
-        return 0 if made == text else 1
-    readme.write_text(made)
-    return 0
+    stale = False
+    for file, tables in TABLES.items():
+        path = ROOT / file
+        text = made = path.read_text()
+        for name, source in tables.items():
+            begin = f"<!-- {name}: begin (scripts/readme_tables.py) -->"
+            end = f"<!-- {name}: end -->"
+            before, found, rest = made.partition(begin)
+            if not found or end not in rest:
+                print(f"{file} has no '{begin}' … '{end}'", file=sys.stderr)
+                return 2
+            made = f"{before}{begin}\n{table(name, source)}\n{end}{rest.partition(end)[2]}"
+        stale = stale or made != text
+        if "--check" not in sys.argv:
+            path.write_text(made)
+    return int("--check" in sys.argv and stale)
 
 
 if __name__ == "__main__":
