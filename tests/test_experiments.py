@@ -225,8 +225,8 @@ def test_every_kind_of_stage_runs_and_is_reported(tmp_path, monkeypatch):
     attacks = {c.title: c.lines for c in section.curves if "round of attack" in c.title}
     assert set(attacks) == {f"Per round of attack: eps 0.4, B {budget}" for budget in (1, 3)}
     for lines in attacks.values():
-        assert set(lines) == {"learned: AD [TS]", "adaptive: TS", "from_nothing: TS"}
-        assert [x for x, _ in lines["learned: AD [TS]"]] == [1, 2, 3]
+        assert set(lines) == {"AD [TS]", "adaptive: TS", "from nothing: TS"}
+        assert [x for x, _ in lines["AD [TS]"]] == [1, 2, 3]
     ratios = section.ratios()
     assert {victim for victim, *_ in ratios} == {"AT-DPT (A)", "AD [TS]", "TS"}
     for victim, ratio, column, level in ratios:

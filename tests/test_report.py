@@ -13,8 +13,10 @@ from mithridate.evaluation.checks import Cells, flags, paired_difference
 from mithridate.experiments.plan import plan
 from mithridate.experiments.recipes import RECIPES
 from mithridate.experiments.store import Store
+from mithridate.report.figures import x_range
 from mithridate.report.html import render, write_report
-from mithridate.report.summary import summarise
+from mithridate.report.summary import CurveView, summarise
+from mithridate.report.svg import line_chart
 from mithridate.report.watch import server
 
 
@@ -219,3 +221,13 @@ def test_the_page_in_a_real_browser(finished, browser, tmp_path):
     ]
     own = (tmp_path / "report.html").as_uri()
     assert [url for url in requests if url != own and not url.startswith("data:")] == []
+
+
+def test_lines_that_begin_late_are_shown_from_where_they_begin():
+    late = {"AT-DPT": [(91.0, 14.0), (160.0, 22.0)], "TS": [(101.0, 70.0)], "none": []}
+    assert x_range(late) == (91.0, 160.0)
+    assert x_range({"TS": [(1.0, 9.0), (20.0, 120.0)]}) == (0.0, 20.0)
+    chart = line_chart(CurveView("t", "round", "regret", late), "c")
+    assert ">100<" in chart and ">0<" in chart and ">20<" in chart, "0 and 20 are regrets"
+    first = re.search(r'polyline class="c0" points="([\d.]+),', chart)
+    assert first and float(first[1]) < 150, "near the left edge"

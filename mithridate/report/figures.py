@@ -16,6 +16,7 @@ from mithridate.files import make_directory
 
 matplotlib.use("Agg")
 from matplotlib import pyplot as plt
+from matplotlib.ticker import MaxNLocator
 
 
 def check_figure(path: Path, option: str = "--figure") -> None:
@@ -102,6 +103,12 @@ def training_lines(log: list[dict[str, Any]]) -> dict[str, list[tuple[float, flo
     return lines
 
 
+def x_range(lines: Mapping[str, Sequence[tuple[float, float]]]) -> tuple[float, float]:
+    """Where the lines begin and end; from 0 if they begin near it."""
+    xs = [x for line in lines.values() for x, _ in line] or [0.0]
+    return min(xs) if min(xs) > 0.1 * max(xs) else 0.0, max(xs)
+
+
 def lines_figure(
     lines: Mapping[str, Sequence[tuple[float, float]]],
     path: Path,
@@ -120,8 +127,9 @@ def lines_figure(
     axes.set(xlabel=xlabel, ylabel=ylabel, title=title)
     axes.title.set_fontsize(10)
     axes.spines[["top", "right"]].set_visible(False)
-    axes.set_xlim(0, None)
+    axes.set_xlim(x_range(lines)[0], None)
     axes.set_ylim(0, None)
+    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     if beside:
         axes.legend(frameon=False, loc="center left", bbox_to_anchor=(1.0, 0.5))
     else:

@@ -292,7 +292,9 @@ def _attack_lines(
             log = read_log(artifacts[name].path / "log.jsonl")
             points = [(line["step"], line["score_mean"]) for line in log if "score_mean" in line]
             at_level = lines.setdefault(f"eps {level}", {})
-            at_level.setdefault(who.replace(" attack on ", ": "), []).append(points)
+            kind, _, target = who.partition(" attack on ")
+            title = target if kind == "learned" else f"{kind.replace('_', ' ')}: {target}"
+            at_level.setdefault(title, []).append(points)
     return {
         level: {who: _average(found) for who, found in targets.items()}
         for level, targets in lines.items()

@@ -5,18 +5,20 @@ from __future__ import annotations
 import math
 from html import escape
 
+from mithridate.report.figures import x_range
 from mithridate.report.summary import CurveView
 
-WIDTH, HEIGHT, LEFT, RIGHT, TOP, BOTTOM = 640, 340, 56, 150, 12, 40
+WIDTH, HEIGHT, LEFT, RIGHT, TOP, BOTTOM = 690, 340, 56, 200, 12, 40
 COLOURS = 8
 
 
 def line_chart(view: CurveView, chart_id: str) -> str:
-    """One chart with its legend and a description for screen readers."""
-    points = [p for line in view.lines.values() for p in line]
+    """One chart with its legend and a description for screen readers; empty lines are left out."""
+    lines = {label: line for label, line in view.lines.items() if line}
+    points = [p for line in lines.values() for p in line]
     if not points:
         return ""
-    x_ticks = _ticks(0.0, max(x for x, _ in points))
+    x_ticks = _ticks(*x_range(lines))
     y_ticks = _ticks(min(0.0, *(y for _, y in points)), max(y for _, y in points))
     x0, x1, y0, y1 = x_ticks[0], x_ticks[-1], y_ticks[0], y_ticks[-1]
 
@@ -26,7 +28,7 @@ def line_chart(view: CurveView, chart_id: str) -> str:
     def py(y: float) -> float:
         return HEIGHT - BOTTOM - (y - y0) / (y1 - y0) * (HEIGHT - TOP - BOTTOM)
 
-    ends = "; ".join(f"{label} ends at {line[-1][1]:.1f}" for label, line in view.lines.items())
+    ends = "; ".join(f"{label} ends at {line[-1][1]:.1f}" for label, line in lines.items())
     parts = [
         f'<svg class="chart" id="{chart_id}" viewBox="0 0 {WIDTH} {HEIGHT}" role="img" '
         f'tabindex="0" aria-labelledby="{chart_id}-t {chart_id}-d" '
@@ -45,7 +47,7 @@ def line_chart(view: CurveView, chart_id: str) -> str:
     middle = (LEFT + WIDTH - RIGHT) / 2
     parts.append(f'<text class="label" x="{middle}" y="{HEIGHT - 6}" text-anchor="middle">'
                  f"{escape(view.xlabel)}</text>")  # fmt: skip
-    for i, (label, line) in enumerate(view.lines.items()):
+    for i, (label, line) in enumerate(lines.items()):
         path = " ".join(f"{px(x):.1f},{py(y):.1f}" for x, y in line)
         colour = f"c{i % COLOURS}"
         parts.append(f'<polyline class="{colour}" points="{path}"/>')
