@@ -11,6 +11,12 @@ import torch.nn.functional as F
 from mithridate.agents.in_context import InContextAgent, load
 from mithridate.config import AdversarialConfig, PretrainConfig, resolve
 from mithridate.envs import make_env
+from mithridate.envs.linear_actors import (
+    FixedPulls,
+    IndependentThompson,
+    LinearThompson,
+    play,
+)
 from mithridate.errors import UserError
 from mithridate.model.layouts import make_model
 from mithridate.registry import AGENTS, ATTACKERS
@@ -61,10 +67,40 @@ def test_contexts_are_what_thompson_sampling_lived_through():
     assert noise.std().item() == pytest.approx(0.3, rel=0.03) and abs(noise.mean()) < 0.01
     gap = tasks.means.amax(1, keepdim=True) - chosen
     assert gap[:, :10].mean() > 5 * gap[:, -50:].mean()
-    # Against the agent that does the same.
-    t = rollout(env, tasks, AGENTS.create("ts", prior_mean=0.0, prior_std=1.0), rng=Rng(2))
-    both = [x.sum(1).mean().item() for x in (gap, env.score(tasks, t))]
-    assert both[0] == pytest.approx(both[1], rel=0.15)
+    # Against the agents that do the same: two thirds of the one, a third of the other.
+    independent, exact = (
+        env.score(tasks, rollout(env, tasks, AGENTS.create(name, **settings), rng=Rng(2)))
+        for name, settings in (("ts", {"prior_mean": 0.0, "prior_std": 1.0}), ("lin_ts", {}))
+    )
+    expected = (2 * independent + exact).sum(1).mean().item() / 3
+    assert gap.sum(1).mean().item() == pytest.approx(expected, rel=0.15)
+
+
+def test_linear_actors_have_the_exact_posterior():
+    draw = np.random.default_rng(0)
+    features = draw.normal(size=(6, 3))
+    actor = LinearThompson(features, 4, prior=0.8, noise=0.3)
+    arms, rewards = draw.integers(0, 6, (4, 25)), draw.normal(size=(4, 25))
+    for t in range(25):
+        actor.learn(arms[:, t], rewards[:, t])
+    for b in range(4):
+        x = features[arms[b]]
+        covariance = np.linalg.inv(np.eye(3) / 0.8**2 + x.T @ x / 0.3**2)
+        np.testing.assert_allclose(actor._covariance[b], covariance, rtol=1e-8, atol=1e-12)
+        np.testing.assert_allclose(actor._mean[b], covariance @ x.T @ rewards[b] / 0.3**2)
+
+
+def test_each_context_has_one_actor():
+    """Who is asked is who acts, and only by what is shown."""
+    draw = np.random.default_rng(0)
+    offered = draw.normal(size=(3, 40, 4)).astype(np.float32)
+    offered[:, :, 2] += 5
+    fixed = np.tile(np.arange(40) % 4, (3, 1))
+    actors = [IndependentThompson(4, np.full(3, 0.3)), FixedPulls(fixed)]
+    actions, rewards = play(offered, actors, np.array([0, 1, 0]), Rng(0))
+    assert (actions[1] == fixed[1]).all()
+    assert (actions[[0, 2], 20:] == 2).all(), "the arm that looks best"
+    assert (rewards == np.take_along_axis(offered, actions[..., None], 2)[..., 0]).all()
 
 
 def test_contexts_do_not_tell_what_the_true_rewards_were():

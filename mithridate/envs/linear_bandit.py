@@ -22,6 +22,13 @@ from torch import Tensor
 
 from mithridate.config import Positive
 from mithridate.envs.arms import Arms, ArmsConfig, ArmTasks, preferred_pulls
+from mithridate.envs.linear_actors import (
+    Actor,
+    FixedPulls,
+    IndependentThompson,
+    LinearThompson,
+    play,
+)
 from mithridate.envs.poisoned_arms import on_good_arms, random_offsets
 from mithridate.envs.presets import CONSTANT, SMOKE_PRETRAIN, SMOKE_TRAIN
 from mithridate.registry import ENVS
@@ -32,7 +39,7 @@ BATCHES: dict[str, Any] = {
     "long_batch": 64, "long_length": 200, "long_every": 2, "short_batch": 128, "short_length": 50,
 }  # fmt: skip
 DOUBT = (0.6, 2.0)
-"""Noise that Thompson sampling believes in where it should keep looking."""
+"""Noise that Thompson sampling believes in where it is to keep looking."""
 SMALL: dict[str, Any] = {"env": {"arms": 4, "horizon": 20}, "threads": 1}
 
 
@@ -128,12 +135,13 @@ class LinearBandit(Arms):
     def sample_contexts(
         self, tasks: LinearTasks, length: int, rng: Rng, poison: Poison | None = None
     ) -> Contexts:
-        """DPT's contexts: Thompson sampling that takes the arms for independent, with prior
-        N(0, 1), in the order in which it pulled; the label of every prefix is the best arm.
+        """Ordered contexts of Thompson sampling; the label of every prefix is the best arm. In two
+        of three it takes the arms for independent, with prior N(0, 1), as in DPT. In the others it
+        has the exact posterior: like a good model, it soon pulls one arm only, for long.
 
-        Only a third of the poisoned ones are like this: under attack it soon leaves a good arm that
-        looks bad, and a robust model should not. In another third it believes in more noise than
-        there is, so it keeps looking; the last third has DPT's pulls for bandits."""
+        Of the poisoned contexts these are half. Under attack such actors soon leave a good arm that
+        looks bad, and a robust model should not: in a quarter, one believes in more noise than
+        there is, so it keeps looking; a quarter has DPT's pulls for bandits."""
         draw = rng.generator()
         batch, arms = tasks.means.shape
         labels = tasks.means.argmax(1, keepdim=True)
@@ -146,18 +154,21 @@ class LinearBandit(Arms):
             labels=labels.expand(batch, length * arms + 1),
         )
         offered = self.poisoned(tasks, every, poison).rewards.view(batch, length, arms)
-        believed = np.full((batch, 1), max(self.config.noise_std, 1e-3), dtype=np.float32)
-        pulls = None
+        other = rng.child("actors").generator()
+        noise_std = max(self.config.noise_std, 1e-3)
+        actors: list[Actor] = [
+            IndependentThompson(arms, np.full(batch, noise_std)),
+            LinearThompson(self.features.numpy(), batch, self._scale, noise_std),
+        ]
+        who = (other.random(batch) < 1 / 3).astype(np.int64)
         if poison is not None:
-            other = rng.child("actors").generator()
-            attacked = ((poison.eps > 0) & (poison.budget > 0)).cpu().numpy()[:, None]
-            actor = other.integers(0, 3, (batch, 1)) * attacked
-            believed = np.where(actor == 1, other.uniform(*DOUBT, (batch, 1)), believed)
-            anything = preferred_pulls(batch, length, arms, other).numpy()
-            pulls = np.where(actor == 2, anything, -1)
-        actions, rewards = self._thompson_sampling(
-            offered.cpu().numpy(), draw, believed.astype(np.float32), pulls
-        )
+            actors += [
+                IndependentThompson(arms, other.uniform(*DOUBT, batch)),
+                FixedPulls(preferred_pulls(batch, length, arms, other).numpy()),
+            ]
+            attacked = ((poison.eps > 0) & (poison.budget > 0)).cpu().numpy()
+            who = np.where(attacked & (other.random(batch) < 0.5), other.integers(2, 4, batch), who)
+        actions, rewards = play(offered.cpu().numpy(), actors, who, rng.child("play"))
         return Contexts(
             actions=torch.from_numpy(actions).to(tasks.device),
             rewards=torch.from_numpy(rewards).to(tasks.device),
@@ -169,30 +180,3 @@ class LinearBandit(Arms):
         half = torch.from_numpy(rng.generator().random((len(values), 1))).to(values.device) < 0.5
         few = on_good_arms(values, budget, rng.child("few"))
         return torch.where(half, few, random_offsets(values, budget, rng.child("any")))
-
-    def _thompson_sampling(
-        self,
-        offered: np.ndarray[Any, Any],
-        draw: np.random.Generator,
-        believed: np.ndarray[Any, Any],
-        pulls: np.ndarray[Any, Any] | None,
-    ) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
-        """Actions and rewards (B, T), given what each arm would yield (B, T, A), the noise that it
-        believes in (B, 1), and actions that are fixed (B, T), or −1 where they are not."""
-        batch, length, arms = offered.shape
-        rows = np.arange(batch)
-        known = believed[:, 0] ** -2  # precision of one reward
-        precision = np.ones((batch, arms), dtype=np.float32)
-        sums = np.zeros((batch, arms), dtype=np.float32)
-        actions = np.empty((batch, length), dtype=np.int64)
-        rewards = np.empty((batch, length), dtype=np.float32)
-        for t in range(length):
-            luck = draw.standard_normal((batch, arms), dtype=np.float32)
-            pulled = (sums / precision + luck / np.sqrt(precision)).argmax(1)
-            if pulls is not None:
-                pulled = np.where(pulls[:, t] >= 0, pulls[:, t], pulled)
-            seen = offered[rows, t, pulled]
-            precision[rows, pulled] += known
-            sums[rows, pulled] += known * seen
-            actions[:, t], rewards[:, t] = pulled, seen
-        return actions, rewards
