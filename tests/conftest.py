@@ -55,6 +55,24 @@ def command(capsys):
     return run
 
 
+@pytest.fixture
+def updates(monkeypatch):
+    """updates(Attacker) is a list that gets every trajectory attackers of this class learn from."""
+
+    def record(attacker: type) -> list:
+        seen = []
+        original = attacker.update
+
+        def update(self, trajectory):
+            seen.append(trajectory)
+            return original(self, trajectory)
+
+        monkeypatch.setattr(attacker, "update", update)
+        return seen
+
+    return record
+
+
 @pytest.fixture(scope="session")
 def finished(tmp_path_factory):
     """A store in which the smoke recipe was run to its end, in this process."""

@@ -150,18 +150,11 @@ def test_synthetic_contexts_are_of_a_threats_eps_and_budget(smoke_model, monkeyp
     assert all(s == pytest.approx(0.25, abs=0.03) for (e, _), s in share.items() if e > 0)
 
 
-def test_attackers_may_chase_somebody_else(smoke_model, monkeypatch):
+def test_attackers_may_chase_somebody_else(smoke_model, updates):
     """A part with a target learns from the target's rollouts, the other from the model's."""
     threats = [{"attacker": "gaussian"}, {"attacker": "gaussian", "target": "ts"}]
     trainee = AdversarialTraining(smoke(smoke_model, f"threats={json.dumps(threats)}"))
-    seen = []
-    original = GaussianAttacker.update
-
-    def update(self, trajectory):
-        seen.append(trajectory)
-        return original(self, trajectory)
-
-    monkeypatch.setattr(GaussianAttacker, "update", update)
+    seen = updates(GaussianAttacker)
     trainee.step(2)
     lived = trainee.memory[-1].actions
     assert torch.equal(seen[0].actions, lived[:10])

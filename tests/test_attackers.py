@@ -8,7 +8,6 @@ import torch
 from mithridate.attackers.budget import excess, norm, project
 from mithridate.attackers.gaussian import GaussianAttacker, GaussianConfig, advantages
 from mithridate.attackers.mixture import MixtureAttacker
-from mithridate.attackers.per_task import adam, moments
 from mithridate.envs import make_env
 from mithridate.errors import UserError
 from mithridate.registry import AGENTS, ATTACKERS
@@ -225,13 +224,3 @@ def test_a_mixture_is_its_parts(env):
     for rows, (_, attacker) in zip(mixture.slices(), parts, strict=True):
         alone = rollout(env, tasks.select(rows), agent, attacker, 0.4, rng=Rng(1))
         assert torch.equal(whole.observed_rewards[rows], alone.observed_rewards)
-
-
-def test_with_one_scale_entries_of_little_evidence_hardly_move():
-    gradient = torch.tensor([[1.0, 1e-3, 0.0]])
-    each, one = (
-        {name: value[None].clone() for name, value in moments(3, one_scale=scale).items()}
-        for scale in (False, True)
-    )
-    torch.testing.assert_close(adam(each, gradient, 0.1), torch.tensor([[0.1, 0.1, 0.0]]))
-    torch.testing.assert_close(adam(one, gradient, 0.1), torch.tensor([[0.1, 1e-4, 0.0]]))

@@ -17,6 +17,7 @@ from mithridate.envs.linear_actors import (
     LinearThompson,
     play,
 )
+from mithridate.envs.poisoned_arms import on_good_arms
 from mithridate.errors import UserError
 from mithridate.model.layouts import make_model
 from mithridate.registry import AGENTS, ATTACKERS
@@ -103,6 +104,39 @@ def test_each_context_has_one_actor():
     assert (rewards == np.take_along_axis(offered, actions[..., None], 2)[..., 0]).all()
 
 
+def test_some_poisoned_contexts_doubt_and_some_pull_at_random():
+    """A quarter each: who doubts, and who decided beforehand, keeps pulling bad arms for long."""
+    env = make_env("linear_bandit")
+    tasks = env.sample_tasks(400, Rng(0))
+
+    def late_gap(eps):
+        poison = Poison(torch.full((400,), eps), torch.full((400,), 1e-6), 0.0, Rng(2))
+        c = env.sample_contexts(tasks, 200, Rng(1), poison)
+        chosen = tasks.means.gather(1, c.actions[:, 100:])
+        return (tasks.means.amax(1, keepdim=True) - chosen).mean(1)
+
+    clean, attacked = late_gap(0.0), late_gap(0.4)
+    others = attacked != clean
+    assert others.float().mean().item() == pytest.approx(0.5, abs=0.08)
+    assert torch.equal(attacked[~others], clean[~others])
+    assert attacked[others].median() > 5 * clean.median()
+
+
+def test_half_of_the_offsets_are_on_good_arms():
+    values = torch.arange(8.0).expand(4000, 8)
+    offsets = on_good_arms(values, torch.full((4000,), 3.0), Rng(0))
+    length = offsets.norm(dim=1)
+    assert length.max() <= 3 + 1e-5 and length.median() > 2.7
+    hit = offsets != 0
+    assert set(hit.sum(1).tolist()) == {1, 2, 3}
+    share = hit.float().mean(0)
+    assert (share[1:] > share[:-1]).all() and share[-1] > 4 * share[0]
+    assert (offsets > 0).sum() / hit.sum() == pytest.approx(0.5, abs=0.03)
+    drawn = make_env("linear_bandit").draw_offsets(values, torch.full((4000,), 3.0), Rng(1))
+    few = (drawn != 0).sum(1) <= 3  # sparse, opposed and paired ones among the others too
+    assert 0.6 < few.float().mean() < 0.8
+
+
 def test_contexts_do_not_tell_what_the_true_rewards_were():
     """Poisoned, the pulls go by what was seen: the arm that looks best, not the one that is."""
     env = make_env("linear_bandit")
@@ -167,6 +201,14 @@ def test_crlinucb_chooses_as_its_formula_says():
                 index = features @ theta + (beta + corruption * math.sqrt(spent)) * width
                 assert index[actions[step]] == pytest.approx(index.max(), abs=1e-9), step
                 spent += width[actions[step]] ** 2
+
+
+def test_the_corruption_may_be_said():
+    env = make_env("linear_bandit", horizon=40)
+    for variant in ("v1", "v3"):
+        agent, _, told = played("crlinucb", env, variant=variant, corruption=0.2 * 3 / 40)
+        assert agent.corruption() == 0.2 * 3 / 40
+        assert torch.equal(told.actions, played("crlinucb", env, eps=0.2)[2].actions)
 
 
 def test_clean_columns_are_the_papers():

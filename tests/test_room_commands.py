@@ -6,11 +6,14 @@ import sys
 from pathlib import Path
 
 import numpy as np
+import pytest
 
 from mithridate.evaluation.episode import Room
+from mithridate.experiments.estimate import work
 from mithridate.experiments.executors import run_graph
 from mithridate.experiments.plan import plan
 from mithridate.experiments.recipes import RECIPES
+from mithridate.experiments.stages import Stage
 from mithridate.experiments.store import Store
 from mithridate.report.exports import export
 from mithridate.report.html import render
@@ -36,6 +39,11 @@ def test_the_picture(cli, tmp_path):
     ):
         code, _, err = cli(*wrong, "--out", "wrong.svg", cwd=tmp_path)
         assert (code, err.count("\n")) == (2, 1) and message in err
+    code, _, err = cli("attack", "darkroom2", "--target", "npg", "--set", "attacker=gaussian",
+                       "--preset", "smoke", "--out", "wrong", cwd=tmp_path)  # fmt: skip
+    assert (code, err.count("\n")) == (2, 1) and "in rooms use tabular" in err
+    code, _, err = cli("picture", "darkroom2", *sets, "--out", "room.txt", cwd=tmp_path)
+    assert (code, err.count("\n")) == (2, 1) and "--out room.txt: the name must end in" in err
     assert not (tmp_path / "wrong.svg").exists()
 
 
@@ -104,3 +112,14 @@ def test_attackers_against_learners_of_single_tasks_learn_briefly():
     rounds = {s.config["target"]: s.config["rounds"] for s in stages if s.kind == "attack"}
     assert rounds.pop("(input)") > 5
     assert set(rounds.values()) == {5} and len(rounds) == 2
+
+
+def test_the_estimate_counts_episodes_of_learning_and_both_streams():
+    stages = plan(RECIPES["darkroom2_main"], "laptop", 1).stages()
+    cells = {s.label: work(s) for s in stages if s.kind == "evaluate"}
+    learner = next(w for label, w in cells.items() if label.startswith("Q-learning / none"))
+    one = next(w for label, w in cells.items() if label.startswith("oracle / none"))
+    assert learner == pytest.approx(101 * one)
+    room = next(s for s in stages if s.kind == "pretrain")
+    alike = Stage("pretrain", "", {**room.config, "env": {"name": "bandit", "horizon": 200}})
+    assert 1.8 < work(room) / work(alike) < 2

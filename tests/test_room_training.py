@@ -38,20 +38,13 @@ def test_attackers_learn_from_all_of_a_learners_episodes():
     assert torch.equal(whole.optimal_after, last.optimal_after)
 
 
-def test_attack_training_scores_the_measured_episode_and_learns_from_all(monkeypatch):
+def test_attack_training_scores_the_measured_episode_and_learns_from_all(updates):
     config = resolve(
         AttackConfig, "attack", "darkroom2", "smoke", ["env.size=3", "env.horizon=10", "tasks=8"],
         target="q_learning(episodes=4)",
     )  # fmt: skip
     trainee = AttackTraining(config)
-    seen = []
-    original = TabularAttacker.update
-
-    def update(self, trajectory):
-        seen.append(trajectory)
-        return original(self, trajectory)
-
-    monkeypatch.setattr(TabularAttacker, "update", update)
+    seen = updates(TabularAttacker)
     values = trainee.step(0)
     assert seen[0].actions.shape == (8, 50), "four episodes of learning and the measured one"
     last = seen[0].true_rewards[:, 40:].sum(1).mean().item()
@@ -100,7 +93,7 @@ def test_suboptimal_labels_are_second_best_where_they_are_asked(tmp_path):
                                worse.amax(2)[changed])  # fmt: skip
 
 
-def test_attackers_that_chase_a_learner_learn_from_all_its_episodes(tmp_path, monkeypatch):
+def test_attackers_that_chase_a_learner_learn_from_all_its_episodes(tmp_path, updates):
     weights = pretrain(smoke(PretrainConfig, "pretrain", "steps=2"), tmp_path / "run")
     threats = [{"attacker": "tabular", "target": "q_learning(episodes=2)"}]
     config = smoke(
@@ -108,12 +101,9 @@ def test_attackers_that_chase_a_learner_learn_from_all_its_episodes(tmp_path, mo
         start=str(weights),
     )  # fmt: skip
     trainee = AdversarialTraining(config)
-    lengths = []
-    monkeypatch.setattr(
-        TabularAttacker, "update", lambda self, t: lengths.append(t.actions.shape[1]) or {}
-    )
+    seen = updates(TabularAttacker)
     trainee.step(0)
-    assert lengths == [3 * trainee.env.spec.horizon]
+    assert [t.actions.shape[1] for t in seen] == [3 * trainee.env.spec.horizon]
 
 
 def smoke(kind, stage, *sets, **direct):

@@ -70,24 +70,18 @@ class LearnsPerTask:
         self._tasks.forget(ids)
 
 
-def moments(size: int, *, one_scale: bool = False) -> dict[str, Tensor]:
-    """What Adam begins with, for one task's `size` parameters. With one scale for all of them, that
-    of the largest gradient, those that there is little evidence on hardly move."""
-    second = torch.zeros(1 if one_scale else size)
-    return {"first": torch.zeros(size), "second": second, "updates": torch.zeros(1)}
+def moments(size: int) -> dict[str, Tensor]:
+    """What Adam begins with, for one task's `size` parameters."""
+    return {"first": torch.zeros(size), "second": torch.zeros(size), "updates": torch.zeros(1)}
 
 
 def adam(state: dict[str, Tensor], gradient: Tensor, rate: float) -> Tensor:
     """Adam's step for ascent (Kingma and Ba, 2015), task by task: tasks may differ in age. `state`
-    has their moments, (B, P) like the gradient (the second (B, 1) if they have one scale), and is
-    brought up to date."""
+    has their moments, (B, P) like the gradient, and is brought up to date."""
     b1, b2, tiny = ADAM
     state["updates"] = state["updates"] + 1
     state["first"] = b1 * state["first"] + (1 - b1) * gradient
-    squared = gradient**2
-    if state["second"].shape != squared.shape:
-        squared = squared.amax(1, keepdim=True)
-    state["second"] = b2 * state["second"] + (1 - b2) * squared
+    state["second"] = b2 * state["second"] + (1 - b2) * gradient**2
     first = state["first"] / (1 - b1 ** state["updates"])
     second = state["second"] / (1 - b2 ** state["updates"])
     return rate * first / (second.sqrt() + tiny)

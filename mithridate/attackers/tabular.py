@@ -34,9 +34,6 @@ class TabularConfig(Config):
     """λ, the price of exceeding it."""
     learning_rate: PositiveFloat = 0.03
     """Of Adam, for the logits."""
-    one_scale: bool = False
-    """Whether all entries of a task have one scale of steps, so that those with little evidence
-    hardly move: a clearer picture, and as much harm, but after more rounds."""
     iterations: Positive = 20
     """Updates on the same trajectories in a round."""
 
@@ -93,10 +90,7 @@ class TabularAttacker(LearnsPerTask, OffsetTable):
                 f"these attackers were trained for {known.shape[1]} states and {known.shape[2]} "
                 f"actions; the environment has {shape[0]} and {shape[1]}"
             )
-        fresh = {
-            "logits": torch.zeros(shape),
-            **moments(math.prod(shape), one_scale=self.config.one_scale),
-        }
+        fresh = {"logits": torch.zeros(shape), **moments(math.prod(shape))}
         self._rows = self._tasks.rows(tasks.ids.cpu(), fresh)
         return self._tasks.state["logits"][self._rows].to(tasks.device).softmax(-1)
 

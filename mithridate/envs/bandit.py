@@ -17,7 +17,14 @@ import torch
 
 from mithridate.config import Positive
 from mithridate.envs.arms import Arms, ArmsConfig, ArmTasks, preferred_pulls
-from mithridate.envs.presets import CONSTANT, SMALL_BATCHES, SMOKE_PRETRAIN, SMOKE_TRAIN
+from mithridate.envs.presets import (
+    PAPER_DISTILL,
+    PAPER_PRETRAIN,
+    PAPER_TRAIN,
+    SMALL_BATCHES,
+    SMOKE_PRETRAIN,
+    SMOKE_TRAIN,
+)
 from mithridate.registry import ENVS
 from mithridate.rng import Rng
 from mithridate.types import Contexts, Poison
@@ -47,35 +54,16 @@ class Bandit(Arms):
     presets: ClassVar[dict[str, dict[str, dict[str, Any]]]] = {
         "pretrain": {
             "smoke": SMOKE,
-            # 400 epochs of 1,250 batches of 64, constant learning rate, as in the original code.
-            "paper": {
-                "steps": 500_000,
-                "optimiser": CONSTANT,
-                "batches": {"long_every": 1},
-                "evaluate_every": 12_500,
-                "checkpoint_every": 1000,
-            },
+            "paper": PAPER_PRETRAIN,
         },
         "distill": {
             "smoke": {**SMOKE, "tasks": 32, "refresh_every": 10, "pool": 2},
             "laptop": {"steps": 3000},
-            # As the paper has it, where it says anything; steps as in pretraining.
-            "paper": {
-                "steps": 500_000,
-                "optimiser": {**CONSTANT, "learning_rate": 1e-4},
-                "batches": {"long_every": 1}, "evaluate_every": 12_500, "checkpoint_every": 1000,
-            },
+            "paper": PAPER_DISTILL,
         },
         "train": {
             "smoke": {**SMOKE_TRAIN, **SMALL},
-            # Algorithm 1 as it is: every task under attack, no synthetic contexts, no memory.
-            "paper": {
-                "threats": [{"attacker": "gaussian"}], "rounds": 20, "iterations": 20,
-                "temperature": 1.0, "renew": 0.0, "memory": 1,
-                "synthetic": {"rounds": 0, "share": 0.0},
-                "optimiser": {**CONSTANT, "learning_rate": 1e-4},
-                "batches": {"long_every": 1}, "compare_every": 1, "evaluate_every": 5,
-            },
+            "paper": PAPER_TRAIN,
         },
         "attack": {
             "smoke": {**SMALL, "tasks": 20, "rounds": 3},

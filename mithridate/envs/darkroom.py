@@ -22,7 +22,14 @@ from torch import Tensor
 from mithridate.attackers.budget import IN_ROOMS
 from mithridate.config import EnvConfig, Fraction, NonNegative, Positive
 from mithridate.envs.poisoned_rooms import RoomPoison
-from mithridate.envs.presets import CONSTANT, SMOKE_PRETRAIN, SMOKE_TRAIN
+from mithridate.envs.presets import (
+    CONSTANT,
+    PAPER_DISTILL,
+    PAPER_PRETRAIN,
+    PAPER_TRAIN,
+    SMOKE_PRETRAIN,
+    SMOKE_TRAIN,
+)
 from mithridate.registry import ENVS
 from mithridate.rng import Rng
 from mithridate.types import Contexts, EnvSpec, Metric, Poison, Tasks, Trajectory
@@ -38,6 +45,7 @@ SMALL: dict[str, Any] = {"env": {"size": 3, "horizon": 20}, "threads": 1}
 BATCHES = {
     "long_batch": 64, "long_length": 200, "long_every": 2, "short_batch": 64, "short_length": 100,
 }  # fmt: skip
+LONG = {**BATCHES, "long_every": 1}
 ATTACKED: dict[str, Any] = {
     "budget": IN_ROOMS,
     "threats": [{"attacker": "tabular", "share": 0.8}, {"attacker": "none", "share": 0.2}],
@@ -121,9 +129,8 @@ class Darkroom:
             "smoke": {**SMOKE_PRETRAIN, **SMALL},
             "laptop": {"steps": 4000, "batches": BATCHES},
             "paper": {  # 150 epochs of 1,250 batches
-                "steps": 187_500, "batches": {**BATCHES, "long_every": 1},
+                **PAPER_PRETRAIN, "steps": 187_500, "batches": LONG,
                 "optimiser": {**CONSTANT, "learning_rate": 1e-4},
-                "evaluate_every": 12_500, "checkpoint_every": 1000,
             },
         },
         "distill": {
@@ -132,7 +139,7 @@ class Darkroom:
                 "pool": 2,
             },
             "laptop": {"steps": 3000, "batches": BATCHES, "budget": IN_ROOMS},
-            "paper": {"steps": 500_000, "batches": BATCHES, "budget": IN_ROOMS},
+            "paper": {**PAPER_DISTILL, "batches": LONG, "budget": IN_ROOMS},
         },
         "train": {
             "smoke": {
@@ -143,11 +150,9 @@ class Darkroom:
                 "synthetic": {"rounds": 60},
             },
             "paper": {
-                "budget": IN_ROOMS, "threats": [{"attacker": "tabular"}], "rounds": 400,
-                "iterations": 20, "temperature": 1.0, "renew": 0.0, "memory": 1,
-                "synthetic": {"rounds": 0, "share": 0.0},
-                "optimiser": {**CONSTANT, "learning_rate": 3e-5},
-                "batches": {**BATCHES, "long_every": 1}, "compare_every": 1, "evaluate_every": 25,
+                **PAPER_TRAIN, "budget": IN_ROOMS, "threats": [{"attacker": "tabular"}],
+                "rounds": 400, "optimiser": {**CONSTANT, "learning_rate": 3e-5},
+                "batches": LONG, "evaluate_every": 25,
             },
         },
         "attack": {

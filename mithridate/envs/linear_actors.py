@@ -1,5 +1,8 @@
 """Who acts in the linear bandit's pretraining contexts: Thompson sampling of two kinds, and pulls
-that are fixed beforehand. All of them see what they are shown, poisoned or not."""
+that are fixed beforehand. All of them see what they are shown, poisoned or not.
+
+The agents `ts` and `lin_ts` do the same. Here it is NumPy and nothing else, as a small batch of
+contexts is drawn at every step of training and each must be shown one actor's pulls."""
 
 from __future__ import annotations
 

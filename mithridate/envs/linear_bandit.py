@@ -30,7 +30,13 @@ from mithridate.envs.linear_actors import (
     play,
 )
 from mithridate.envs.poisoned_arms import on_good_arms, random_offsets
-from mithridate.envs.presets import CONSTANT, SMOKE_PRETRAIN, SMOKE_TRAIN
+from mithridate.envs.presets import (
+    PAPER_DISTILL,
+    PAPER_PRETRAIN,
+    PAPER_TRAIN,
+    SMOKE_PRETRAIN,
+    SMOKE_TRAIN,
+)
 from mithridate.registry import ENVS
 from mithridate.rng import Rng
 from mithridate.types import Contexts, Poison
@@ -38,6 +44,7 @@ from mithridate.types import Contexts, Poison
 BATCHES: dict[str, Any] = {
     "long_batch": 64, "long_length": 200, "long_every": 2, "short_batch": 128, "short_length": 50,
 }  # fmt: skip
+LONG = {**BATCHES, "long_every": 1}
 DOUBT = (0.6, 2.0)
 """Noise that Thompson sampling believes in where it is to keep looking."""
 SMALL: dict[str, Any] = {"env": {"arms": 4, "horizon": 20}, "threads": 1}
@@ -72,19 +79,12 @@ class LinearBandit(Arms):
         "pretrain": {
             "smoke": {**SMOKE_PRETRAIN, **SMALL},
             "laptop": {"steps": 12_000, "batches": BATCHES},
-            "paper": {
-                "steps": 500_000, "batches": {**BATCHES, "long_every": 1}, "optimiser": CONSTANT,
-                "evaluate_every": 12_500, "checkpoint_every": 1000,
-            },
+            "paper": {**PAPER_PRETRAIN, "batches": LONG},
         },
         "distill": {
             "smoke": {**SMOKE_PRETRAIN, **SMALL, "tasks": 32, "refresh_every": 10, "pool": 2},
             "laptop": {"steps": 3000, "batches": BATCHES},
-            "paper": {
-                "steps": 500_000, "batches": {**BATCHES, "long_every": 1},
-                "optimiser": {**CONSTANT, "learning_rate": 1e-4},
-                "evaluate_every": 12_500, "checkpoint_every": 1000,
-            },
+            "paper": {**PAPER_DISTILL, "batches": LONG},
         },
         "train": {
             "smoke": {**SMOKE_TRAIN, **SMALL},
@@ -101,13 +101,7 @@ class LinearBandit(Arms):
                 "synthetic": {"rounds": 60, "share": 0.4},
                 "batches": BATCHES,
             },
-            "paper": {
-                "threats": [{"attacker": "gaussian"}], "rounds": 20, "iterations": 20,
-                "temperature": 1.0, "renew": 0.0, "memory": 1,
-                "synthetic": {"rounds": 0, "share": 0.0},
-                "optimiser": {**CONSTANT, "learning_rate": 1e-4},
-                "batches": {**BATCHES, "long_every": 1}, "compare_every": 1, "evaluate_every": 5,
-            },
+            "paper": {**PAPER_TRAIN, "batches": LONG},
         },
         "attack": {"smoke": {**SMALL, "tasks": 20, "rounds": 3}},
         "evaluate": {

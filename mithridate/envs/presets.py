@@ -35,3 +35,28 @@ SMOKE_TRAIN: dict[str, Any] = {
 }
 CONSTANT: dict[str, Any] = {"warmup_steps": 0, "final_fraction": 1.0, "clip_norm": None}
 """The paper's optimiser: neither warm-up nor decay nor clipping."""
+PAPER_PRETRAIN: dict[str, Any] = {  # 400 epochs of 1,250 batches of 64, as in the original code
+    "steps": 500_000,
+    "optimiser": CONSTANT,
+    "batches": {"long_every": 1},
+    "evaluate_every": 12_500,
+    "checkpoint_every": 1000,
+}
+PAPER_DISTILL: dict[str, Any] = {  # where the paper says anything; steps as in pretraining
+    **PAPER_PRETRAIN,
+    "optimiser": {**CONSTANT, "learning_rate": 1e-4},
+}
+PAPER_TRAIN: dict[str, Any] = {
+    # Algorithm 1 as it is: every task under attack, no synthetic contexts, no memory.
+    "threats": [{"attacker": "gaussian"}],
+    "rounds": 20,
+    "iterations": 20,
+    "temperature": 1.0,
+    "renew": 0.0,
+    "memory": 1,
+    "synthetic": {"rounds": 0, "share": 0.0},
+    "optimiser": {**CONSTANT, "learning_rate": 1e-4},
+    "batches": {"long_every": 1},
+    "compare_every": 1,
+    "evaluate_every": 5,
+}

@@ -11,10 +11,10 @@ import time
 from functools import cache
 from typing import Any
 
+from mithridate.agents.resolve import Victim
 from mithridate.envs import make_env
-from mithridate.experiments.stages import Stage
+from mithridate.experiments.stages import INPUT, Stage
 from mithridate.experiments.store import Store
-from mithridate.registry import AGENTS
 
 LEARN = 2.7e-6
 """Seconds for a token of a training batch, at length 0; it grows with the length / 250."""
@@ -71,11 +71,8 @@ def work(stage: Stage) -> float:
 
 
 def _episodes(agent: str) -> int:
-    """How many episodes of each task an agent lives through, those that count included."""
-    name, _, _ = agent.partition("(")
-    if name not in AGENTS.names():
-        return 1
-    return int(getattr(AGENTS.create(name), "learning_episodes", 0)) + 1
+    """How many episodes of each task an agent lives through. Models, which are inputs, need one."""
+    return 1 if agent == INPUT else Victim(agent, [agent]).episodes()
 
 
 def _streams(config: dict[str, Any]) -> int:

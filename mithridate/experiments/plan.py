@@ -27,7 +27,7 @@ from mithridate.config import (
 from mithridate.errors import UserError, unknown
 from mithridate.evaluation.checks import KINDS, trained_against
 from mithridate.experiments.recipes import MODELS, Level, Recipe, Row
-from mithridate.experiments.stages import Stage, in_order
+from mithridate.experiments.stages import INPUT, Stage, in_order
 
 OWNED = (
     "env", "seed", "eps", "budget", "start", "start_sha256", "rival", "rival_sha256", "target",
@@ -171,7 +171,7 @@ class _Builder:
         inputs = {"start": self.model(model.start, at, replication)}
         if model.rival is not None:
             inputs["rival"] = self.model(model.rival, at, replication)
-        config = self._config("train", **dict.fromkeys(inputs, "(input)"), **settings)
+        config = self._config("train", **dict.fromkeys(inputs, INPUT), **settings)
         return Stage("train", f"train {agent} {number}, {at}", config, inputs)
 
     def attack(self, row: Row, attacker: str, level: Level, replication: int) -> Stage:
@@ -180,7 +180,7 @@ class _Builder:
             inputs = {"target": self.model(row.agent, level, replication)} if row.is_model else {}
             settings: dict[str, Any] = {
                 "seed": self.seed + replication, "eps": level.eps, "budget": level.budget,
-                "target": "(input)" if row.is_model else level.fill(row.agent),
+                "target": INPUT if row.is_model else level.fill(row.agent),
             }  # fmt: skip
             if row.attack_rounds is not None and self.preset != "smoke":
                 settings["rounds"] = row.attack_rounds
@@ -209,7 +209,7 @@ class _Builder:
             del config[unused]  # the attack stage has its own
         config["cell"] = {
             "label": row.label, "replication": replication, "target": target,
-            "victim": "(input)" if row.is_model else level.fill(row.agent),
+            "victim": INPUT if row.is_model else level.fill(row.agent),
             "attacker": "none" if target is not None else column,
         }  # fmt: skip
         label = f"{row.label} / {column} #{replication + 1}, {level}"

@@ -13,6 +13,8 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from mithridate.attackers.budget import IN_ROOMS
+from mithridate.envs.arms import Arms
+from mithridate.envs.darkroom import Darkroom
 from mithridate.errors import unknown
 
 
@@ -209,9 +211,9 @@ ROOM_ROWS = (
     Row("Q-learning (tuned)", TUNED_Q, attack_rounds=5),
     Row("oracle", "oracle"),
 )
-ROOM_ATTACKS = ("none", "uniform", "hide_best", "raise_lesser", "swap_goals", "fake_goal", "decoys")
+ROOM_ATTACKS = ("none", *Darkroom.attacks)
 ROOM_TARGETS = ("AT-DPT", "DPT", "NPG", "Q-learning")
-STRUCTURED = ("raise_worst", "lower_best", "swap", "mirror")
+ARM_ATTACKS = ("none", *Arms.attacks)
 MAIN = ("AT-DPT", "DPT", "TS", "RTS", "UCB1.0", "crUCB")
 LINUCB = Row("LinUCB", "linucb")
 LIN_TS = Row("LinTS", "lin_ts")
@@ -224,7 +226,7 @@ RECIPES = {
             title="Bandit: cumulative regret under attack, eps = 0.4",
             environment="bandit",
             rows=(AT_DPT, DPT, *CLASSICAL, ORACLE),
-            static=("none", "uniform", *STRUCTURED),
+            static=ARM_ATTACKS,
             targets=MAIN,
             table="bandit_main",
         ),
@@ -268,7 +270,7 @@ RECIPES = {
                 Row("crUCB (mod.)", "crucb(alpha={eps})"),
                 ORACLE,
             ),
-            static=("none", "uniform", *STRUCTURED),
+            static=ARM_ATTACKS,
             targets=(
                 "AT-DPT",
                 "DPT",
@@ -287,7 +289,7 @@ RECIPES = {
             title="Bandit: trained at B = 1, tested at B = 1, 3, 5",
             environment="bandit",
             rows=(Row("AT-DPT", "at-dpt-b1"), DPT, *CLASSICAL, ORACLE),
-            static=("none", "uniform", *STRUCTURED),
+            static=ARM_ATTACKS,
             targets=MAIN,
             table="bandit_budgets",
             levels=tuple(Level(budget=b) for b in (1.0, 3.0, 5.0)),
@@ -305,7 +307,7 @@ RECIPES = {
                     *CLASSICAL,
                     ORACLE,
                 ),
-                static=("none", "uniform", *STRUCTURED),
+                static=ARM_ATTACKS,
                 targets=("AT-DPT (n-A)", "TS"),
                 adaptive=("AT-DPT (A)", "AT-DPT (n-A)", "TS"),
                 from_nothing=("AT-DPT (A)", "AT-DPT (n-A)", "TS"),
@@ -330,7 +332,7 @@ RECIPES = {
                 Row("TS", "ts"),
                 ORACLE,
             ),
-            static=("none", "uniform", *STRUCTURED),
+            static=ARM_ATTACKS,
             targets=("AT-DPT (mixture)", "AT-DPT", "AT-DPT (A)", "DPT", "TS"),
             adaptive=("AT-DPT (mixture)", "AT-DPT", "AT-DPT (A)"),
             adaptive_at=(0.4,),
@@ -349,7 +351,7 @@ RECIPES = {
                 LIN_TS,
                 ORACLE,
             ),
-            static=("none", "uniform", *STRUCTURED),
+            static=ARM_ATTACKS,
             targets=("AT-DPT", "DPT", "LinUCB", "CRLinUCB", "LinTS"),
             table="linear_main",
             replications={"smoke": 2, "laptop": 2, "paper": 10},
@@ -369,7 +371,7 @@ RECIPES = {
                 LIN_TS,
                 ORACLE,
             ),
-            static=("none", "uniform", *STRUCTURED),
+            static=ARM_ATTACKS,
             targets=(
                 "AT-DPT",
                 "DPT",

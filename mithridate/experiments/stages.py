@@ -45,6 +45,8 @@ from mithridate.training.pretrain import pretrain
 from mithridate.training.run_directory import read_log
 
 Outcome = Literal["done", "computed", "busy"]
+INPUT = "(input)"
+"""In a configuration, where one of the stage's inputs belongs."""
 
 
 @dataclass(frozen=True)
@@ -53,7 +55,7 @@ class Stage:
     label: str
     """For people; not part of the identity."""
     config: dict[str, Any]
-    """Resolved, as JSON. Where an input belongs it has a placeholder."""
+    """Resolved, as JSON. Where an input belongs it has INPUT."""
     inputs: dict[str, Stage] = field(default_factory=dict)
     """By role."""
 
