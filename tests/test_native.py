@@ -127,25 +127,60 @@ def reference(model, x):
 def test_transformer_and_its_gradients(layers, heads, width, batch, length):
     model = random_transformer(layers, heads, width)
     x = torch.randn(batch, length, width, generator=generator(1))
-    weight = torch.randn(x.shape, generator=generator(2))
     assert dispatch.transformer_is_native(x, model.config)
+    same_with_gradients(model, model, lambda x: reference(model, x), x=x)
+
+
+def same_with_gradients(model, native, plain, **inputs):
+    """Two functions of the inputs and the model's parameters are equal, and so are their gradients
+    with respect to all of these."""
+    weight = torch.randn(next(iter(inputs.values())).shape, generator=generator(2))
 
     def results(run):
-        leaf = x.clone().requires_grad_()
-        out = run(leaf)
-        grads = torch.autograd.grad((out * weight).sum(), [leaf, *model.parameters()])
+        leaves = [x.clone().requires_grad_() for x in inputs.values()]
+        out = run(*leaves)
+        grads = torch.autograd.grad((out * weight).sum(), [*leaves, *model.parameters()])
         return out.detach(), grads
 
-    out, grads = results(model)
-    expected, expected_grads = results(lambda leaf: reference(model, leaf))
+    out, grads = results(native)
+    expected, expected_grads = results(plain)
     torch.testing.assert_close(out, expected, atol=1e-5, rtol=1e-5)
-    names = ["x", *(name for name, _ in model.named_parameters())]
+    names = [*inputs, *(name for name, _ in model.named_parameters())]
     largest = max(g.abs().max().item() for g in expected_grads)
     for name, got, wanted in zip(names, grads, expected_grads, strict=True):
         if wanted.abs().max() > 1e-5 * largest:  # the gradient of a key's bias is zero
             assert relative_error(got, wanted) <= 1e-4, name
         else:
             assert got.abs().max() <= 1e-5 * largest, name
+
+
+def reference_streams(model, x, y):
+    """`Transformer.two_streams` with the native path switched off."""
+    x, y = x + model.positions[: x.shape[1]], y + model.positions[: y.shape[1]]
+    for block in model.blocks:
+        batch, length, width = x.shape
+
+        def heads(z, block=block, shape=(batch, length, 3, block.heads, -1)):
+            return block.qkv(block.norm1(z)).view(shape).permute(2, 0, 3, 1, 4)
+
+        (q, k, v), asked = heads(x), heads(y)[0]
+        mixed, answered = reference_attention(q, k, v), reference_attention(asked, k, v)
+        x = x + block.out(mixed.transpose(1, 2).reshape(batch, length, width))
+        y = y + block.out(answered.transpose(1, 2).reshape(batch, length, width))
+        x, y = x + block.mlp(x), y + block.mlp(y)
+    return model.norm(y)
+
+
+@pytest.mark.usefixtures("threads")
+@pytest.mark.parametrize(("layers", "heads", "width"), [(3, 4, 32), (1, 2, 16), (2, 3, 48)])
+@pytest.mark.parametrize(("batch", "length"), [(1, 1), (5, 16), (2, 49), (40, 3), (3, 70)])
+def test_two_streams_and_their_gradients(layers, heads, width, batch, length):
+    model = random_transformer(layers, heads, width)
+    x, y = torch.randn(2, batch, length, width, generator=generator(1))
+    assert dispatch.transformer_is_native(x, model.config)
+    same_with_gradients(
+        model, model.two_streams, lambda x, y: reference_streams(model, x, y), x=x, y=y
+    )
 
 
 def test_gradients_do_not_depend_on_the_number_of_threads():

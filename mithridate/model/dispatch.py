@@ -85,11 +85,16 @@ class NativeTransformer(torch.autograd.Function):
     """The whole transformer, forward and backward, one sequence per thread."""
 
     @staticmethod
-    def forward(ctx: Any, x: Tensor, weights: Tensor, config: ModelConfig) -> Tensor:
-        """x (B, T, D); weights: all parameters of the Transformer, flat, in their order."""
+    def forward(
+        ctx: Any, x: Tensor, weights: Tensor, config: ModelConfig, streams: int = 1
+    ) -> Tensor:
+        """x (B, T, D); weights: all parameters of the Transformer, flat, in their order. With two
+        streams, the first half of the tokens is the context, the second the queries."""
         x = x.contiguous()
         batch, length, _ = x.shape
-        ctx.sizes = (*_shape(weights, config), batch, length, torch.get_num_threads())
+        ctx.sizes = (
+            *_shape(weights, config), batch, length // streams, streams, torch.get_num_threads(),
+        )  # fmt: skip
         out = torch.empty_like(x)
         ctx.activations = _Activations(
             (config.layers + 1) * x.numel(),
@@ -101,14 +106,14 @@ class NativeTransformer(torch.autograd.Function):
         return out
 
     @staticmethod
-    def backward(ctx: Any, d_out: Tensor) -> tuple[Tensor, Tensor, None]:  # type: ignore[override]
+    def backward(ctx: Any, d_out: Tensor) -> tuple[Tensor, Tensor, None, None]:  # type: ignore[override]
         (weights,) = ctx.saved_tensors
         d_out = d_out.contiguous()
         dx, d_weights = torch.empty_like(d_out), torch.empty_like(weights)
         kernels().backward(
             weights.detach(), d_out, *ctx.activations.parts, dx, d_weights, *ctx.sizes
         )
-        return dx, d_weights, None
+        return dx, d_weights, None, None
 
 
 class NativeCrossEntropy(torch.autograd.Function):

@@ -119,6 +119,11 @@ class Transformer(nn.Module):
     def two_streams(self, x: Tensor, y: Tensor) -> Tensor:
         """Context (B, T, D) and queries (B, T, D) → (B, T, D): what becomes of the queries. Query t
         sees context positions 0 … t, and nobody sees a query."""
+        if dispatch.transformer_is_native(x, self.config):
+            both = dispatch.NativeTransformer.apply(  # type: ignore[no-untyped-call]
+                torch.cat([x, y], 1), self.flat_weights(), self.config, 2
+            )
+            return both[:, x.shape[1] :]  # type: ignore[no-any-return]
         x, y = x + self.positions[: x.shape[1]], y + self.positions[: y.shape[1]]
         for block in self.blocks:
             x, y = block.two_streams(x, y)  # type: ignore[operator]

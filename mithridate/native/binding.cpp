@@ -90,36 +90,38 @@ void attention_backward(const Array& q, const Array& k, const Array& v, const Ar
 
 struct Sizes {
   size_t x, statistics;
-  Sizes(const Shape& s, int B, int T)
-      : x(size_t(B) * T * s.width), statistics(size_t(s.layers) * B * 2 * s.heads * T) {
+  Sizes(const Shape& s, int B, int T, int streams)
+      : x(size_t(B) * streams * T * s.width),
+        statistics(size_t(s.layers) * B * streams * 2 * s.heads * T) {
+    if (streams != 1 && streams != 2) throw std::invalid_argument("streams are one or two");
     if (T > s.positions) throw std::invalid_argument("sequence longer than the positions");
   }
 };
 
 void forward(const Array& weights, const Array& x, const Array& y, const Array& inputs,
              const Array& mixed, const Array& statistics, int layers, int heads, int width,
-             int positions, int B, int T, int threads) {
+             int positions, int B, int T, int streams, int threads) {
   const Shape s = shape_of(layers, heads, width, positions);
-  const Sizes sizes(s, B, T);
+  const Sizes sizes(s, B, T, streams);
   expect(weights, s.size(), "weights"), expect(x, sizes.x, "x"), expect(y, sizes.x, "y");
   expect(inputs, sizes.x * (layers + 1), "inputs"), expect(mixed, sizes.x * layers, "mixed");
   expect(statistics, sizes.statistics, "statistics");
   nb::gil_scoped_release release;
-  active->forward(s, weights.data(), B, T, x.data(), y.data(), inputs.data(), mixed.data(),
+  active->forward(s, weights.data(), B, T, streams, x.data(), y.data(), inputs.data(), mixed.data(),
                   statistics.data(), threads);
 }
 
 void backward(const Array& weights, const Array& dy, const Array& inputs, const Array& mixed,
               const Array& statistics, const Array& dx, const Array& d_weights, int layers,
-              int heads, int width, int positions, int B, int T, int threads) {
+              int heads, int width, int positions, int B, int T, int streams, int threads) {
   const Shape s = shape_of(layers, heads, width, positions);
-  const Sizes sizes(s, B, T);
+  const Sizes sizes(s, B, T, streams);
   expect(weights, s.size(), "weights"), expect(d_weights, s.size(), "d_weights");
   expect(dy, sizes.x, "dy"), expect(dx, sizes.x, "dx");
   expect(inputs, sizes.x * (layers + 1), "inputs"), expect(mixed, sizes.x * layers, "mixed");
   expect(statistics, sizes.statistics, "statistics");
   nb::gil_scoped_release release;
-  active->backward(s, weights.data(), B, T, dy.data(), inputs.data(), mixed.data(),
+  active->backward(s, weights.data(), B, T, streams, dy.data(), inputs.data(), mixed.data(),
                    statistics.data(), dx.data(), d_weights.data(), threads);
 }
 

@@ -25,12 +25,13 @@ struct Kernels {
                              const float* v, const float* o, const float* d_out, const float* m,
                              const float* inverse, float* dq, float* dk, float* dv, int threads);
 
-  // The whole transformer on x (B, T, D). Saved for backward: the inputs of every block and of
-  // the last norm (layers + 1, B, T, D), the heads' outputs (layers, B, T, D), and the softmax
-  // statistics (layers, B, 2, heads, T).
-  void (*forward)(const Shape&, const float* weights, int B, int T, const float* x, float* y,
-                  float* inputs, float* mixed, float* statistics, int threads);
-  void (*backward)(const Shape&, const float* weights, int B, int T, const float* dy,
+  // The whole transformer on x (B, N, D), where N = streams T: T tokens of context and, in a second
+  // stream, T queries, of which number t sees context tokens 0 … t and which nobody sees. Saved for
+  // backward: the inputs of every block and of the last norm (layers + 1, B, N, D), the heads'
+  // outputs (layers, B, N, D), and the softmax statistics (layers, B, streams, 2, heads, T).
+  void (*forward)(const Shape&, const float* weights, int B, int T, int streams, const float* x,
+                  float* y, float* inputs, float* mixed, float* statistics, int threads);
+  void (*backward)(const Shape&, const float* weights, int B, int T, int streams, const float* dy,
                    const float* inputs, const float* mixed, const float* statistics, float* dx,
                    float* d_weights, int threads);
 

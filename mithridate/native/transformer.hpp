@@ -180,15 +180,20 @@ inline void up_forward(int rows, int D, const BlockView<const float>& w,
   gemm(rows, 4 * D, D, h, wt.up_w, u, Into::overwrite, w.up_b);
 }
 
+// A sequence is one stream of T tokens, or two: then the second T are queries, of which number t sees
+// context tokens 0 … t and which nobody sees. N tokens in all; only attention tells them apart.
 inline void sequence_forward(const Shape& s, const float* weights, const float* transposed, int T,
-                             const float* x, float* y, float* inputs, float* mixed,
+                             int streams, const float* x, float* y, float* inputs, float* mixed,
                              float* statistics, long layer_stride, long stats_stride,
                              Workspace& work) {
-  const int D = s.width, H = s.heads, d = s.head_width();
-  float* qkv = work.sequence.get(3L * T * D);
+  const int D = s.width, H = s.heads, d = s.head_width(), N = T * streams;
+  const long stream = long(T) * D;
+  float* qkv = work.sequence.get(3L * N * D);
   float* tile = work.tile.get(6L * TILE * D);
   float *h = tile, *u = tile + TILE * D, *x1 = tile + 5L * TILE * D;
-  for (long i = 0; i < long(T) * D; i += VW) store(inputs + i, load(x + i) + load(weights + i));
+  for (long from = 0; from < streams * stream; from += stream)
+    for (long i = 0; i < stream; i += VW)
+      store(inputs + from + i, load(x + from + i) + load(weights + i));
 
   for (int l = 0; l < s.layers; ++l) {
     const auto w = block_at(s, weights, l);
@@ -197,15 +202,18 @@ inline void sequence_forward(const Shape& s, const float* weights, const float* 
     float* out = inputs + (l + 1) * layer_stride;
     float* mix = mixed + l * layer_stride;
     float* stats = statistics + l * stats_stride;
-    qkv_forward(T, D, w, wt, in, qkv, tile);
+    qkv_forward(N, D, w, wt, in, qkv, tile);
     with_head_width(d, [&](auto width) {
       for (int head = 0; head < H; ++head)
-        attention_forward<width>(T, qkv + head * d, qkv + D + head * d, qkv + 2 * D + head * d,
-                                 3 * D, mix + head * d, D, stats + head * T, stats + (H + head) * T,
-                                 work.attention);
+        for (int a = 0; a < streams; ++a) {
+          float* kept = stats + (2L * H * a + head) * T;
+          attention_forward<width>(T, qkv + 3 * a * stream + head * d, qkv + D + head * d,
+                                   qkv + 2 * D + head * d, 3 * D, mix + a * stream + head * d, D,
+                                   kept, kept + long(H) * T, work.attention);
+        }
     });
-    for (int t = 0; t < T; t += TILE) {
-      const int rows = T - t < TILE ? T - t : TILE;
+    for (int t = 0; t < N; t += TILE) {
+      const int rows = N - t < TILE ? N - t : TILE;
       const long at = long(t) * D;
       std::memcpy(x1, in + at, sizeof(float) * rows * D);
       up_forward(rows, D, w, wt, mix + at, x1, h, u);
@@ -215,23 +223,36 @@ inline void sequence_forward(const Shape& s, const float* weights, const float* 
     }
   }
   const float* norm = last_norm(s, weights);
-  norm_forward(T, D, inputs + s.layers * layer_stride, norm, norm + D, y);
+  norm_forward(N, D, inputs + s.layers * layer_stride, norm, norm + D, y);
+}
+
+// Queries have no keys and values; what is in their place belongs to those of the context.
+inline void give_to_context(int T, int D, float* d_qkv) {
+  for (int t = 0; t < T; ++t) {
+    float* context = d_qkv + 3L * t * D;
+    float* query = context + 3L * T * D;
+    for (int i = D; i < 3 * D; i += VW) {
+      store(context + i, load(context + i) + load(query + i));
+      store(query + i, vf{});
+    }
+  }
 }
 
 inline void sequence_backward(const Shape& s, const float* weights, const float* transposed, int T,
-                              const float* dy, const float* inputs, const float* mixed,
+                              int streams, const float* dy, const float* inputs, const float* mixed,
                               const float* statistics, long layer_stride, long stats_stride,
                               float* dx, float* d_weights, Workspace& work) {
-  const int D = s.width, H = s.heads, d = s.head_width();
-  float* qkv = work.sequence.get(7L * T * D);
-  float* d_qkv = qkv + 3L * T * D;
-  float* d_mix = d_qkv + 3L * T * D;
+  const int D = s.width, H = s.heads, d = s.head_width(), N = T * streams;
+  const long stream = long(T) * D;
+  float* qkv = work.sequence.get(7L * N * D);
+  float* d_qkv = qkv + 3L * N * D;
+  float* d_mix = d_qkv + 3L * N * D;
   float* tile = work.tile.get(15L * TILE * D);
   float *h = tile, *x1 = h + TILE * D, *u = x1 + TILE * D, *du = u + 4L * TILE * D,
         *dh = du + 4L * TILE * D;
   const float* norm = last_norm(s, weights);
   float* d_norm = last_norm(s, d_weights);
-  norm_backward(T, D, inputs + s.layers * layer_stride, norm, dy, dx, d_norm, d_norm + D,
+  norm_backward(N, D, inputs + s.layers * layer_stride, norm, dy, dx, d_norm, d_norm + D,
                 Into::overwrite);
 
   for (int l = s.layers - 1; l >= 0; --l) {
@@ -242,8 +263,8 @@ inline void sequence_backward(const Shape& s, const float* weights, const float*
     const float* mix = mixed + l * layer_stride;
     const float* stats = statistics + l * stats_stride;
     // The MLP and the output projection; what the forward pass did not keep is computed again.
-    for (int t = 0; t < T; t += TILE) {
-      const int rows = T - t < TILE ? T - t : TILE;
+    for (int t = 0; t < N; t += TILE) {
+      const int rows = N - t < TILE ? N - t : TILE;
       const long at = long(t) * D;
       std::memcpy(x1, in + at, sizeof(float) * rows * D);
       up_forward(rows, D, w, wt, mix + at, x1, h, u);
@@ -264,17 +285,22 @@ inline void sequence_backward(const Shape& s, const float* weights, const float*
       add_column_sums(rows, D, dx + at, g.out_b);
       gemm(rows, D, D, dx + at, w.out_w, d_mix + at);
     }
-    qkv_forward(T, D, w, wt, in, qkv, tile);
+    qkv_forward(N, D, w, wt, in, qkv, tile);
     with_head_width(d, [&](auto width) {
-      for (int head = 0; head < H; ++head) {
-        const int a = head * d, b = D + head * d, c = 2 * D + head * d;
-        attention_backward<width>(T, qkv + a, qkv + b, qkv + c, 3 * D, mix + a, d_mix + a, D,
-                                  stats + head * T, stats + (H + head) * T, d_qkv + a, d_qkv + b,
-                                  d_qkv + c, 3 * D, work.attention);
-      }
+      for (int head = 0; head < H; ++head)
+        for (int a = 0; a < streams; ++a) {
+          const int q = head * d, k = D + head * d, v = 2 * D + head * d;
+          const float* kept = stats + (2L * H * a + head) * T;
+          float* to = d_qkv + 3 * a * stream;
+          attention_backward<width>(T, qkv + 3 * a * stream + q, qkv + k, qkv + v, 3 * D,
+                                    mix + a * stream + q, d_mix + a * stream + q, D, kept,
+                                    kept + long(H) * T, to + q, to + k, to + v, 3 * D,
+                                    work.attention);
+        }
     });
-    for (int t = 0; t < T; t += TILE) {
-      const int rows = T - t < TILE ? T - t : TILE;
+    if (streams == 2) give_to_context(T, D, d_qkv);
+    for (int t = 0; t < N; t += TILE) {
+      const int rows = N - t < TILE ? N - t : TILE;
       const long at = long(t) * D;
       norm_forward(rows, D, in + at, w.norm1_w, w.norm1_b, h);
       gemm_transposed(3 * D, D, rows, d_qkv + 3 * at, h, g.qkv_w);
@@ -283,8 +309,9 @@ inline void sequence_backward(const Shape& s, const float* weights, const float*
       norm_backward(rows, D, in + at, w.norm1_w, dh, dx + at, g.norm1_w, g.norm1_b, Into::add);
     }
   }
-  for (long i = 0; i < long(T) * D; i += VW)  // positions
-    store(d_weights + i, load(d_weights + i) + load(dx + i));
+  for (long from = 0; from < streams * stream; from += stream)  // positions
+    for (long i = 0; i < stream; i += VW)
+      store(d_weights + i, load(d_weights + i) + load(dx + from + i));
 }
 
 // ---- One token of several sequences ------------------------------------------------------------

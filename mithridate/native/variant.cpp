@@ -39,24 +39,25 @@ void attention_backward_all(int d, int count, int T, const float* q, const float
   }
 }
 
-void forward(const Shape& s, const float* weights, int B, int T, const float* x, float* y,
-             float* inputs, float* mixed, float* statistics, int threads) {
-  const long sequence = long(T) * s.width, stats = 2L * s.heads * T;
+void forward(const Shape& s, const float* weights, int B, int T, int streams, const float* x,
+             float* y, float* inputs, float* mixed, float* statistics, int threads) {
+  const long sequence = long(T) * streams * s.width, stats = 2L * s.heads * T * streams;
   float* transposed = workspace().transposed.get(s.size());
   transpose_weights(s, weights, transposed);
 #pragma omp parallel for schedule(dynamic) num_threads(threads)
   for (int b = 0; b < B; ++b) {
     const FlushTiny guard;
-    sequence_forward(s, weights, transposed, T, x + b * sequence, y + b * sequence,
+    sequence_forward(s, weights, transposed, T, streams, x + b * sequence, y + b * sequence,
                      inputs + b * sequence, mixed + b * sequence, statistics + b * stats,
                      B * sequence, B * stats, workspace());
   }
 }
 
-void backward(const Shape& s, const float* weights, int B, int T, const float* dy,
+void backward(const Shape& s, const float* weights, int B, int T, int streams, const float* dy,
               const float* inputs, const float* mixed, const float* statistics, float* dx,
               float* d_weights, int threads) {
-  const long sequence = long(T) * s.width, stats = 2L * s.heads * T, size = s.size();
+  const long sequence = long(T) * streams * s.width, stats = 2L * s.heads * T * streams;
+  const long size = s.size();
   const int groups = std::min(B, GROUPS);
   float* transposed = workspace().transposed.get(size);
   float* partial = workspace().partial.get(size * groups);
@@ -68,7 +69,7 @@ void backward(const Shape& s, const float* weights, int B, int T, const float* d
       const FlushTiny guard;
       std::memset(partial + g * size, 0, sizeof(float) * size);
       for (int b = g * B / groups; b < (g + 1) * B / groups; ++b)
-        sequence_backward(s, weights, transposed, T, dy + b * sequence, inputs + b * sequence,
+        sequence_backward(s, weights, transposed, T, streams, dy + b * sequence, inputs + b * sequence,
                           mixed + b * sequence, statistics + b * stats, B * sequence, B * stats,
                           dx + b * sequence, partial + g * size, workspace());
     }
