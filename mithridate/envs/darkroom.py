@@ -48,8 +48,14 @@ BATCHES = {
 LONG = {**BATCHES, "long_every": 1}
 ATTACKED: dict[str, Any] = {
     "budget": IN_ROOMS,
-    "threats": [{"attacker": "tabular", "share": 0.8}, {"attacker": "none", "share": 0.2}],
-}
+    "threats": [
+        {"attacker": name, "share": share}
+        for name, share in (
+            ("tabular", 0.5), ("none", 0.15), ("swap_goals", 0.15), ("decoys", 0.1),
+            ("hide_best", 0.05), ("raise_lesser", 0.05),
+        )
+    ],
+}  # fmt: skip
 
 
 class DarkroomConfig(EnvConfig):
@@ -127,7 +133,7 @@ class Darkroom:
     presets: ClassVar[dict[str, dict[str, dict[str, Any]]]] = {
         "pretrain": {
             "smoke": {**SMOKE_PRETRAIN, **SMALL},
-            "laptop": {"steps": 4000, "batches": BATCHES},
+            "laptop": {"steps": 8000, "batches": BATCHES},
             "paper": {  # 150 epochs of 1,250 batches
                 **PAPER_PRETRAIN, "steps": 187_500, "batches": LONG,
                 "optimiser": {**CONSTANT, "learning_rate": 1e-4},
@@ -146,8 +152,8 @@ class Darkroom:
                 **SMOKE_TRAIN, **SMALL, **ATTACKED,
             },
             "laptop": {
-                **ATTACKED, "batches": BATCHES, "temperature": 1.0, "rounds": 100, "renew": 0.02,
-                "synthetic": {"rounds": 60},
+                **ATTACKED, "batches": BATCHES, "temperature": 1.0, "rounds": 80, "renew": 0.02,
+                "synthetic": {"rounds": 40},
             },
             "paper": {
                 **PAPER_TRAIN, "budget": IN_ROOMS, "threats": [{"attacker": "tabular"}],

@@ -191,7 +191,10 @@ class Recipe:
         return columns
 
 
-TUNED_Q = "q_learning(learning_rate=0.3,exploration=0.2,exploration_after=0,initial=2)"
+TUNED_Q = (
+    "q_learning(learning_rate=0.3,discount=0.9,exploration=0.2,exploration_after=0,initial=20)"
+)
+TUNED_NPG = "npg(learning_rate=0.1,discount=0.9)"
 AT_DPT = Row("AT-DPT", "at-dpt")
 DPT = Row("DPT", "dpt")
 CLASSICAL = (
@@ -206,7 +209,7 @@ ROOM_ROWS = (
     *(Row(f"AT-DPT (sub. {n}%)", f"at-dpt-sub{n}", brief=True) for n in (10, 20, 30)),
     DPT,
     Row("NPG", "npg", attack_rounds=5),
-    Row("NPG (tuned)", "npg(learning_rate=0.1)", attack_rounds=5),
+    Row("NPG (tuned)", TUNED_NPG, attack_rounds=5),
     Row("Q-learning", "q_learning(exploration={eps})", attack_rounds=5),
     Row("Q-learning (tuned)", TUNED_Q, attack_rounds=5),
     Row("oracle", "oracle"),
