@@ -8,7 +8,13 @@ import torch
 from mithridate.agents.in_context import InContextAgent
 from mithridate.agents.npg import NPG, NPGConfig
 from mithridate.agents.q_learning import QLearning, QLearningConfig
-from mithridate.attackers.tabular import OFFSETS, TabularAttacker, TabularConfig, mean_offsets
+from mithridate.attackers.tabular import (
+    OFFSETS,
+    TabularAttacker,
+    TabularConfig,
+    mean_offsets,
+    surprising_losses,
+)
 from mithridate.config import (
     ModelConfig,
 )
@@ -229,6 +235,38 @@ def test_a_single_attacker_learns_too():
             rollout(env, tasks, AGENTS.create("uniform"), attacker, 0.4, rng=Rng(number))
         )
     assert attacker.tensors()["logits"].abs().max() > 0.01
+
+
+def test_losses_are_compared_with_what_is_usual_at_a_step_and_a_place():
+    rewards = torch.tensor([[0.0, 2, 0, 1], [0, 0, 2, 1]])
+    place = torch.tensor([[0, 1, 0, 1], [0, 1, 2, 2]])
+    # Earned after each step, at discount 0.5: 2.25 0.5 1 0 and 1.25 2.5 1 0. Less the step's mean:
+    # 0.5 -1 0 0 and its opposite. Less the mean at the place, in the other direction:
+    expected = torch.tensor([[-0.25, 0.5, 0.25, -0.5], [0, 0, 0, 0]])
+    got = surprising_losses(rewards, place, 3, 0.5)
+    torch.testing.assert_close(got, expected / expected.std(correction=0))
+
+
+def test_attackers_have_something_in_common():
+    """What is learned in some tasks is known in others; what was never visited stays as it is."""
+    env = make_env("darkroom2", size=3, horizon=60)
+    seen, other = env.sample_tasks(30, Rng(0)), env.sample_tasks(5, Rng(0), first=30)
+    attacker, alone = TabularAttacker(), TabularAttacker(TabularConfig(common_learning_rate=0))
+    walker = AGENTS.create("uniform")
+    for a in (attacker, alone):
+        a.update(rollout(env, seen, walker, a, 0.4, rng=Rng(2)))
+        rollout(env, other, walker, a, 0.4, rng=Rng(3))
+    assert (attacker.probabilities - 1 / 3).abs().amax(-1).min() > 0.05
+    assert (alone.probabilities - 1 / 3).abs().max() < 1e-6
+    # Which entries are alike: what is reached is worth 0, 1 or 2, by a move or by staying.
+    assert seen.kinds.unique().tolist() == [0, 1, 2, 3, 4, 5]
+    cell = seen.rewards.argmax(1)
+    assert (seen.kinds[torch.arange(30), cell, STAY] == 5).all()
+    own = {name: t.clone() for name, t in attacker.tensors().items()}
+    again = TabularAttacker()
+    again.load_tensors(own)
+    rollout(env, other, walker, again, 0.4, rng=Rng(3))
+    assert torch.equal(again.probabilities, attacker.probabilities)
 
 
 def test_a_model_is_refused_where_states_are_others():

@@ -19,9 +19,10 @@ class PerTask:
         self.state: dict[str, Tensor] = {}  # (M, ...) each
 
     def rows(self, ids: Tensor, fresh: Mapping[str, Tensor]) -> Tensor:
-        """Where the tasks are in the state, made longer if some are new. `fresh`: the state of one
-        new task."""
-        new = torch.tensor(sorted(set(ids.tolist()) - set(self.ids.tolist())), dtype=torch.int64)
+        """Where the tasks (…) are in the state, made longer if some are new. `fresh`: the state of
+        one new task."""
+        found: Tensor = ids.unique()  # type: ignore[no-untyped-call]
+        new = found[~torch.isin(found, self.ids)]
         if len(new) or not self.state:
             added = {k: v.repeat(len(new), *[1] * v.dim()) for k, v in fresh.items()}
             order = torch.cat([self.ids, new]).argsort()

@@ -1,9 +1,14 @@
 """The learned attacker of Darkroom2 (paper, MDP setting): for each task, state and action a softmax
 over the offsets −1, 0 and +1.
 
-It learns by REINFORCE on the true rewards, like the Gaussian attacker, and with the same choices:
-a step's score is weighted by the true rewards that follow, less the mean, and less what is usual
-at that step over all tasks: an agent that learns earns more as time goes by, attack or no attack.
+It learns by REINFORCE on the true rewards. A step's score is weighted by the true rewards that
+follow, compared with what follows the same action in the same state of the same task: that cancels
+most of the luck of where the agent happened to be, and entries that it hardly visits stay as they
+are. One episode in a round still says little about the hundreds of entries of a task. So attackers
+also have logits in common, one set for each kind of entry that the environment tells apart
+(`tasks.kinds`: in Darkroom2 what the cell that is reached is worth, and whether the agent stays),
+which learn from all tasks; a task's own come on top. The paper's attackers have their own only.
+
 The budget B bounds, per task, the norm over states and actions of the *mean* offset. An attack
 beyond it is mixed with "no offset" until its norm is B.
 """
@@ -16,15 +21,15 @@ import torch
 from torch import Tensor
 
 from mithridate.attackers.budget import IN_ROOMS, excess, mixed, norm
-from mithridate.attackers.gaussian import advantages
 from mithridate.attackers.per_task import LearnsPerTask, PerTask, adam, moments
-from mithridate.config import Config, NonNegativeFloat, Positive, PositiveFloat
+from mithridate.config import Config, Fraction, NonNegativeFloat, Positive, PositiveFloat
 from mithridate.errors import UserError
 from mithridate.registry import ATTACKERS
 from mithridate.rng import TaskStreams
 from mithridate.types import EnvSpec, Step, Tasks, Trajectory
 
 OFFSETS = (-1.0, 0.0, 1.0)
+COMMON = "common."
 
 
 class TabularConfig(Config):
@@ -32,9 +37,13 @@ class TabularConfig(Config):
     """Bound B on the norm of the mean offsets."""
     penalty: NonNegativeFloat = 10.0
     """λ, the price of exceeding it."""
-    learning_rate: PositiveFloat = 0.03
-    """Of Adam, for the logits."""
-    iterations: Positive = 20
+    learning_rate: PositiveFloat = 0.01
+    """Of Adam, for the logits of single tasks."""
+    common_learning_rate: NonNegativeFloat = 0.03
+    """The same for those that all tasks have in common; 0 for none."""
+    discount: Fraction = 0.995
+    """How much rewards count that come a step later."""
+    iterations: Positive = 10
     """Updates on the same trajectories in a round."""
 
 
@@ -78,8 +87,18 @@ class TabularAttacker(LearnsPerTask, OffsetTable):
         self.config = config or TabularConfig()
         self.budget = self.config.budget
         self._tasks = PerTask()
+        self._common = PerTask()  # by kind of entry instead of task
         self.learning = False
         """Nothing depends on it: the budget holds in any case."""
+
+    def tensors(self) -> dict[str, Tensor]:
+        common = {f"{COMMON}{name}": t for name, t in self._common.tensors().items()}
+        return {**super().tensors(), **common}
+
+    def load_tensors(self, tensors: dict[str, Tensor]) -> None:
+        common = {name for name in tensors if name.startswith(COMMON)}
+        super().load_tensors({name: tensors[name] for name in tensors.keys() - common})
+        self._common.load_tensors({name.removeprefix(COMMON): tensors[name] for name in common})
 
     def choose(self, spec: EnvSpec, tasks: Tasks, rng: TaskStreams) -> Tensor:
         assert spec.n_states is not None
@@ -92,38 +111,66 @@ class TabularAttacker(LearnsPerTask, OffsetTable):
             )
         fresh = {"logits": torch.zeros(shape), **moments(math.prod(shape))}
         self._rows = self._tasks.rows(tasks.ids.cpu(), fresh)
-        return self._tasks.state["logits"][self._rows].to(tasks.device).softmax(-1)
+        kinds = getattr(tasks, "kinds", torch.zeros(len(tasks), *shape[:2], dtype=torch.int64))
+        fresh = {"logits": torch.zeros(len(OFFSETS)), **moments(len(OFFSETS))}
+        self._kinds = self._common.rows(kinds.cpu(), fresh)  # (B, S, A)
+        logits = self._tasks.state["logits"][self._rows]
+        return self._together(logits, self._common.state["logits"]).softmax(-1).to(tasks.device)
+
+    def _together(self, logits: Tensor, common: Tensor) -> Tensor:
+        return logits + common[self._kinds]
 
     def update(self, trajectory: Trajectory) -> dict[str, float]:
         """Learn from the rollout that the last `reset` began. Returns what to log."""
         observations = trajectory.observations_before()
         assert isinstance(observations, Tensor)
-        gains = advantages(trajectory.true_rewards.cpu())  # (B, T)
-        if len(gains) > 1:  # what all tasks have in common at a step is no merit of the attack
-            gains = gains - gains.mean(0)
-        weights = gains * trajectory.poisoned.cpu()
-        shift = (trajectory.proposed_rewards - trajectory.true_rewards).cpu().round().long() + 1
-        mine = self._tasks.at(self._rows)
-        logits = mine["logits"]
-        batch, states, actions, choices = logits.shape
+        mine, common = self._tasks.at(self._rows), dict(self._common.state)
+        batch, states, actions, choices = mine["logits"].shape
         place = observations.cpu() * actions + trajectory.actions.cpu()  # (B, T)
-        horizon = weights.shape[1]
+        rewards = trajectory.true_rewards.cpu()
+        losses = surprising_losses(rewards, place, states * actions, self.config.discount)
+        weights = losses * trajectory.poisoned.cpu()
+        shift = (trajectory.proposed_rewards.cpu() - rewards).round().long() + 1
         zeros = torch.zeros(batch, states * actions * choices)
-        taken = zeros.scatter_add(1, place * choices + shift, weights).view(logits.shape) / horizon
+        taken = zeros.scatter_add(1, place * choices + shift, weights) / weights.shape[1]
+        taken = taken.view(batch, states, actions, choices)
         total = taken.sum(-1, keepdim=True)  # of the weights, by state and action
         for _ in range(self.config.iterations):
-            gradient = taken - total * logits.softmax(-1)  # of Σ weight · ln p
             with torch.enable_grad():
-                x = logits.detach().requires_grad_()
-                price = self.config.penalty * excess(
-                    mean_offsets(x.softmax(-1)), self.config.budget
-                )
-                gradient = gradient - torch.autograd.grad(price.sum(), x)[0]
+                x = self._together(mine["logits"], common["logits"]).requires_grad_()
+                p = x.softmax(-1)
+                price = self.config.penalty * excess(mean_offsets(p), self.config.budget)
+                gradient = -torch.autograd.grad(price.sum(), x)[0]
+            gradient += taken - total * p.detach()  # of Σ weight · ln p
             step = adam(mine, gradient.flatten(1), self.config.learning_rate)
-            logits = logits + step.view(logits.shape)
-        self._tasks.put(self._rows, mine | {"logits": logits})
-        lengths = norm(mean_offsets(mixed(logits.softmax(-1), OFFSETS, self.config.budget)))
+            mine["logits"] = mine["logits"] + step.view(gradient.shape)
+            pooled = torch.zeros_like(common["logits"]).index_add(
+                0, self._kinds.flatten(), gradient.view(-1, choices)
+            )
+            common["logits"] = common["logits"] + adam(
+                common, pooled, self.config.common_learning_rate
+            )
+        self._tasks.put(self._rows, mine)
+        self._common.state = common
+        p = self._together(mine["logits"], common["logits"]).softmax(-1)
+        lengths = norm(mean_offsets(mixed(p, OFFSETS, self.config.budget)))
         return {"norm_mean": lengths.mean().item(), "norm_max": lengths.max().item()}
+
+
+def surprising_losses(rewards: Tensor, place: Tensor, places: int, discount: float) -> Tensor:
+    """(B, T): how much less was earned after each step than is usual, for all tasks, at that step,
+    and, of what is left, than is usual at that place (B, T) of that task. In units of their
+    standard deviation."""
+    after = torch.zeros_like(rewards)
+    for t in reversed(range(rewards.shape[1] - 1)):
+        after[:, t] = rewards[:, t + 1] + discount * after[:, t + 1]
+    if len(after) > 1:
+        after = after - after.mean(0)
+    zeros = torch.zeros(len(rewards), places)
+    visits = zeros.scatter_add(1, place, torch.ones_like(after))
+    usual = zeros.scatter_add(1, place, after) / visits.clamp(min=1)
+    losses = usual.gather(1, place) - after
+    return losses / losses.std(correction=0).clamp(min=1e-6)
 
 
 def mean_offsets(probabilities: Tensor) -> Tensor:

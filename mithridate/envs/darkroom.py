@@ -46,6 +46,7 @@ BATCHES = {
     "long_batch": 64, "long_length": 200, "long_every": 2, "short_batch": 64, "short_length": 100,
 }  # fmt: skip
 LONG = {**BATCHES, "long_every": 1}
+PAPER_ATTACK = "tabular(common_learning_rate=0,learning_rate=0.03,discount=1,iterations=20)"
 ATTACKED: dict[str, Any] = {
     "budget": IN_ROOMS,
     "threats": [
@@ -93,6 +94,13 @@ class DarkroomTasks(Tasks):
     def after(self) -> Tensor:
         """(S, A): the cell that each action leads to."""
         return transitions(int(self.rewards.shape[1] ** 0.5), self.rewards.device)
+
+    @cached_property
+    def kinds(self) -> Tensor:
+        """(B, S, A): entries of a table that attackers may see as alike have the same number. It
+        says what the cell that is reached is worth, and whether the agent stays where it is."""
+        here = torch.arange(len(self.after), device=self.after.device)[:, None]
+        return 2 * self.rewards[:, self.after].long() + (self.after == here)
 
     @cached_property
     def values(self) -> Tensor:
@@ -156,7 +164,7 @@ class Darkroom:
                 "synthetic": {"rounds": 40},
             },
             "paper": {
-                **PAPER_TRAIN, "budget": IN_ROOMS, "threats": [{"attacker": "tabular"}],
+                **PAPER_TRAIN, "budget": IN_ROOMS, "threats": [{"attacker": PAPER_ATTACK}],
                 "rounds": 400, "optimiser": {**CONSTANT, "learning_rate": 3e-5},
                 "batches": LONG, "evaluate_every": 25,
             },
@@ -164,7 +172,7 @@ class Darkroom:
         "attack": {
             "smoke": {**SMALL, "budget": IN_ROOMS, "attacker": "tabular", "tasks": 20, "rounds": 3},
             "laptop": {"budget": IN_ROOMS, "attacker": "tabular", "rounds": 60},
-            "paper": {"budget": IN_ROOMS, "attacker": "tabular", "rounds": 300},
+            "paper": {"budget": IN_ROOMS, "attacker": PAPER_ATTACK, "rounds": 300},
         },
         "evaluate": {
             "smoke": {**SMALL, "budget": IN_ROOMS, "tasks": 20, "rounds": 3},
