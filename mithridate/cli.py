@@ -161,6 +161,12 @@ def bench(
     quick: Annotated[
         bool, typer.Option("--quick", help="Tiny sizes: shows that it works, not how fast.")
     ] = False,
+    only: Annotated[
+        str | None,
+        typer.Option(
+            metavar="<part>", help="One part: train_step, rollout, room_rollout or growth."
+        ),
+    ] = None,
     as_json: Json = False,
 ) -> None:
     """Time training steps and rollouts against named peers, side by side in one run."""
@@ -170,7 +176,7 @@ def bench(
 
     progress = Console(stderr=True)
     say = (lambda text: progress.print(f"… {text}")) if progress.is_terminal else lambda text: None
-    document = run_bench(QUICK if quick else FULL, threads, say)
+    document = run_bench(QUICK if quick else FULL, threads, say, only)
     if as_json:
         print_json(document)
     else:

@@ -32,6 +32,15 @@ def test_bench_prints_one_document(command):
     assert axes == [("rollout", "tasks"), ("rollout", "length"), ("train_step", "length")]
 
 
+def test_one_part_of_the_benchmark(command):
+    quick = ("bench", "--quick", "--threads", "1", "--only")
+    code, stdout, _ = command(*quick, "room_rollout")
+    assert code == 0 and "query_first" in stdout
+    assert "train_step" not in stdout and "Growth" not in stdout
+    code, stdout, stderr = command(*quick, "rooms")
+    assert (code, stdout, stderr.count("\n")) == (2, "", 1) and "room_rollout" in stderr
+
+
 @pytest.fixture
 def setup():
     env = make_env("bandit", horizon=30)

@@ -34,4 +34,4 @@ def bench_tables(document: dict[str, Any]) -> list[Table]:
         pairs = zip(g["sizes"], g["seconds"], strict=True)
         cells = "  ".join(f"{size}: {seconds:.3f}" for size, seconds in pairs)
         growth.add_row(g["name"], g["axis"], cells, f"{g['exponent']:.2f}")
-    return [speed, growth]
+    return [table for table in (speed, growth) if table.row_count]

@@ -19,6 +19,7 @@ from mithridate.agents.in_context import InContextAgent
 from mithridate.bench.peers import HuggingFaceAgent, HuggingFaceModel, reference_path
 from mithridate.config import ModelConfig, OptimiserConfig
 from mithridate.envs import make_env
+from mithridate.errors import unknown
 from mithridate.model.in_context import InContextModel
 from mithridate.model.query_first import QueryFirstModel
 from mithridate.model.two_stream import TwoStreamModel
@@ -77,18 +78,29 @@ class Growth:
     exponent: float
 
 
-def bench(sizes: Sizes, threads: int, say: Say = lambda text: None) -> dict[str, Any]:
-    """All measurements as one JSON-ready document."""
+PARTS = ("train_step", "rollout", "room_rollout", "growth")
+
+
+def bench(
+    sizes: Sizes, threads: int, say: Say = lambda text: None, only: str | None = None
+) -> dict[str, Any]:
+    """All measurements, or one part of them, as one JSON-ready document."""
+    if only is not None and only not in PARTS:
+        raise unknown("part of the benchmark", only, PARTS)
     torch.set_num_threads(threads)
     model = _model(max(sizes.length, *sizes.growth_lengths))
     peak = peak_gflops(threads)
     module = kernels()
+
+    def wanted(part: str) -> bool:
+        return only in (None, part)
+
     results = [
-        *_train_step(model, sizes, peak, say),
-        *_rollouts(model, sizes, peak, say),
-        *_room_rollouts(sizes, peak, say),
+        *(_train_step(model, sizes, peak, say) if wanted("train_step") else []),
+        *(_rollouts(model, sizes, peak, say) if wanted("rollout") else []),
+        *(_room_rollouts(sizes, peak, say) if wanted("room_rollout") else []),
     ]
-    growth = _growth(model, sizes, say)
+    growth = _growth(model, sizes, say) if wanted("growth") else []
     return {
         "threads": threads,
         "kernels": module.active() if module else "reference",
