@@ -10,6 +10,7 @@ from mithridate.agents.npg import NPG, NPGConfig
 from mithridate.agents.q_learning import QLearning, QLearningConfig
 from mithridate.attackers.tabular import (
     OFFSETS,
+    PooledAttacker,
     TabularAttacker,
     TabularConfig,
     mean_offsets,
@@ -251,7 +252,7 @@ def test_attackers_have_something_in_common():
     """What is learned in some tasks is known in others; what was never visited stays as it is."""
     env = make_env("darkroom2", size=3, horizon=60)
     seen, other = env.sample_tasks(30, Rng(0)), env.sample_tasks(5, Rng(0), first=30)
-    attacker, alone = TabularAttacker(), TabularAttacker(TabularConfig(common_learning_rate=0))
+    attacker, alone = PooledAttacker(), TabularAttacker()
     walker = AGENTS.create("uniform")
     for a in (attacker, alone):
         a.update(rollout(env, seen, walker, a, 0.4, rng=Rng(2)))
@@ -263,7 +264,7 @@ def test_attackers_have_something_in_common():
     cell = seen.rewards.argmax(1)
     assert (seen.kinds[torch.arange(30), cell, STAY] == 5).all()
     own = {name: t.clone() for name, t in attacker.tensors().items()}
-    again = TabularAttacker()
+    again = PooledAttacker()
     again.load_tensors(own)
     rollout(env, other, walker, again, 0.4, rng=Rng(3))
     assert torch.equal(again.probabilities, attacker.probabilities)

@@ -4,10 +4,11 @@ over the offsets −1, 0 and +1.
 It learns by REINFORCE on the true rewards. A step's score is weighted by the true rewards that
 follow, compared with what follows the same action in the same state of the same task: that cancels
 most of the luck of where the agent happened to be, and entries that it hardly visits stay as they
-are. One episode in a round still says little about the hundreds of entries of a task. So attackers
-also have logits in common, one set for each kind of entry that the environment tells apart
-(`tasks.kinds`: in Darkroom2 what the cell that is reached is worth, and whether the agent stays),
-which learn from all tasks; a task's own come on top. The paper's attackers have their own only.
+are. One episode in a round still says little about the hundreds of entries of a task. `pooled`
+attackers, which the paper does not have, therefore also have logits in common, one set for each
+kind of entry that the environment tells apart (`tasks.kinds`: in Darkroom2 what the cell that is
+reached is worth, and whether the agent stays); these learn from all tasks, and a task's own come on
+top.
 
 The budget B bounds, per task, the norm over states and actions of the *mean* offset. An attack
 beyond it is mixed with "no offset" until its norm is B.
@@ -37,9 +38,9 @@ class TabularConfig(Config):
     """Bound B on the norm of the mean offsets."""
     penalty: NonNegativeFloat = 10.0
     """λ, the price of exceeding it."""
-    learning_rate: PositiveFloat = 0.01
+    learning_rate: PositiveFloat = 0.03
     """Of Adam, for the logits of single tasks."""
-    common_learning_rate: NonNegativeFloat = 0.03
+    common_learning_rate: NonNegativeFloat = 0.0
     """The same for those that all tasks have in common; 0 for none."""
     discount: Fraction = 0.995
     """How much rewards count that come a step later."""
@@ -75,6 +76,11 @@ class OffsetTable:
 
     def cost(self) -> Tensor:
         return norm(mean_offsets(self.probabilities))
+
+
+class PooledConfig(TabularConfig):
+    learning_rate: PositiveFloat = 0.01
+    common_learning_rate: NonNegativeFloat = 0.03
 
 
 @ATTACKERS.register("tabular")
@@ -155,6 +161,16 @@ class TabularAttacker(LearnsPerTask, OffsetTable):
         p = self._together(mine["logits"], common["logits"]).softmax(-1)
         lengths = norm(mean_offsets(mixed(p, OFFSETS, self.config.budget)))
         return {"norm_mean": lengths.mean().item(), "norm_max": lengths.max().item()}
+
+
+@ATTACKERS.register("pooled")
+class PooledAttacker(TabularAttacker):
+    """Attackers that learn from all tasks together, and stay close to what they have in common."""
+
+    Config = PooledConfig
+
+    def __init__(self, config: PooledConfig | None = None) -> None:
+        super().__init__(config or PooledConfig())
 
 
 def surprising_losses(rewards: Tensor, place: Tensor, places: int, discount: float) -> Tensor:

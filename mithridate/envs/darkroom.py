@@ -46,17 +46,11 @@ BATCHES = {
     "long_batch": 64, "long_length": 200, "long_every": 2, "short_batch": 64, "short_length": 100,
 }  # fmt: skip
 LONG = {**BATCHES, "long_every": 1}
-PAPER_ATTACK = "tabular(common_learning_rate=0,learning_rate=0.03,discount=1,iterations=20)"
+PAPER_ATTACK = "tabular(discount=1,iterations=20)"
 ATTACKED: dict[str, Any] = {
     "budget": IN_ROOMS,
-    "threats": [
-        {"attacker": name, "share": share}
-        for name, share in (
-            ("tabular", 0.5), ("none", 0.15), ("swap_goals", 0.15), ("decoys", 0.1),
-            ("hide_best", 0.05), ("raise_lesser", 0.05),
-        )
-    ],
-}  # fmt: skip
+    "threats": [{"attacker": "tabular", "share": 0.8}, {"attacker": "none", "share": 0.2}],
+}
 
 
 class DarkroomConfig(EnvConfig):
@@ -160,8 +154,8 @@ class Darkroom:
                 **SMOKE_TRAIN, **SMALL, **ATTACKED,
             },
             "laptop": {
-                **ATTACKED, "batches": BATCHES, "temperature": 1.0, "rounds": 80, "renew": 0.02,
-                "synthetic": {"rounds": 40},
+                **ATTACKED, "batches": BATCHES, "temperature": 0.85, "rounds": 80, "renew": 0.02,
+                "synthetic": {"rounds": 50},
             },
             "paper": {
                 **PAPER_TRAIN, "budget": IN_ROOMS, "threats": [{"attacker": PAPER_ATTACK}],

@@ -23,7 +23,12 @@ class Flag:
     text: str
 
 
-KINDS = {"learned": None, "adaptive": "adaptive", "from_nothing": "adaptive(tilt=0)"}
+KINDS = {
+    "learned": None,
+    "pooled": "pooled",
+    "adaptive": "adaptive",
+    "from_nothing": "adaptive(tilt=0)",
+}
 """What attackers that are trained are called, and what they are: adaptive ones begin with a guess,
 or, like the paper's, from nothing. Which one is *the* learned attacker is up to the environment."""
 
@@ -33,7 +38,7 @@ def column_name(attacker: str, target: str | None) -> str:
     if target is None:
         return attacker
     name, parameters = parse_call(attacker, "attacker")
-    kind = "learned"
+    kind = "pooled" if name == "pooled" else "learned"
     if name == "adaptive":
         kind = "from_nothing" if parameters.get("tilt") == 0 else "adaptive"
     return f"{kind}({target})"

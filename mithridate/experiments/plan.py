@@ -184,9 +184,10 @@ class _Builder:
             }  # fmt: skip
             if row.attack_rounds is not None and self.preset != "smoke":
                 settings["rounds"] = row.attack_rounds
-            if (adaptive := KINDS[attacker]) is not None:
-                rounds = self._config("evaluate")["adaptive_rounds"]
-                settings |= {"attacker": adaptive, "rounds": rounds}
+            if (named := KINDS[attacker]) is not None:
+                settings["attacker"] = named
+            if attacker in ("adaptive", "from_nothing"):
+                settings["rounds"] = self._config("evaluate")["adaptive_rounds"]
             label = f"{attacker} attack on {row.label} #{replication + 1}, {level}"
             self._made[key] = Stage("attack", label, self._config("attack", **settings), inputs)
         return self._made[key]

@@ -151,6 +151,8 @@ class Recipe:
     """Attackers that do not learn; none is the clean column."""
     targets: tuple[str, ...]
     """Labels of the rows that attackers are trained against."""
+    pooled: tuple[str, ...] = ()
+    """Labels of the rows that attackers are trained against that learn from all tasks together."""
     adaptive: tuple[str, ...] = ()
     """Labels of the rows that adaptive attackers are trained against."""
     from_nothing: tuple[str, ...] = ()
@@ -169,7 +171,8 @@ class Recipe:
     def __post_init__(self) -> None:
         labels = {row.label for row in self.rows}
         drawn = (row for row, _ in self.pictures)
-        missing = {*self.targets, *self.adaptive, *self.from_nothing, *drawn} - labels
+        trained = (*self.targets, *self.pooled, *self.adaptive, *self.from_nothing)
+        missing = {*trained, *drawn} - labels
         if missing:
             raise ValueError(f"recipe {self.name}: targets {missing} are not among the rows")
 
@@ -185,6 +188,7 @@ class Recipe:
     def columns(self, level: Level) -> list[str]:
         """The attackers that everybody meets at a level."""
         columns = [*self.static, *(f"learned({target})" for target in self.targets)]
+        columns += [f"pooled({target})" for target in self.pooled]
         if self.adaptive_at is None or level.eps in self.adaptive_at:
             columns += [f"adaptive({target})" for target in self.adaptive]
             columns += [f"from_nothing({target})" for target in self.from_nothing]
@@ -395,12 +399,13 @@ RECIPES = {
             rows=ROOM_ROWS,
             static=ROOM_ATTACKS,
             targets=ROOM_TARGETS,
+            pooled=ROOM_TARGETS,
             table="darkroom2_main",
             pictures=(
-                ("AT-DPT", "learned(AT-DPT)"),
+                ("AT-DPT", "pooled(AT-DPT)"),
+                ("DPT", "pooled(DPT)"),
                 ("DPT", "learned(DPT)"),
-                ("AT-DPT", "learned(DPT)"),
-                ("Q-learning", "learned(Q-learning)"),
+                ("Q-learning", "pooled(Q-learning)"),
             ),
             levels=(Level(budget=IN_ROOMS),),
             replications={"smoke": 2, "laptop": 2, "paper": 10},
@@ -412,6 +417,7 @@ RECIPES = {
             rows=ROOM_ROWS,
             static=ROOM_ATTACKS,
             targets=ROOM_TARGETS,
+            pooled=ROOM_TARGETS,
             table="darkroom2_full",
             levels=tuple(Level(eps, IN_ROOMS) for eps in (0.1, 0.2, 0.4)),
             replications={"smoke": 2, "laptop": 1, "paper": 10},

@@ -174,7 +174,7 @@ def _table(
     ]  # fmt: skip
     cells = Cells(here, metric.better)
     # The order of the paper: adaptive and learned attackers, random, structured, clean.
-    first_come = ("adaptive", "from_nothing", "learned")
+    first_come = ("adaptive", "from_nothing", "learned", "pooled")
     order = sorted(
         recipe.columns(level),
         key=lambda c: (c == "none", *(not c.startswith(k) for k in first_come), c != "uniform"),
