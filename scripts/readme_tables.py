@@ -26,7 +26,12 @@ TABLES = {
 COLUMNS = {"adaptive": ("adaptive(", "from_nothing(", "learned(")}
 """How the columns of a table begin that is not shown whole."""
 TITLES = {"none": "clean", "uniform": "uniform random"}
-KINDS = {"learned": "", "adaptive": "adaptive: ", "from_nothing": "from nothing: "}
+KINDS = {
+    "learned": "",
+    "pooled": "pooled: ",
+    "adaptive": "adaptive: ",
+    "from_nothing": "from nothing: ",
+}
 
 
 def table(name: str, source: str) -> str:

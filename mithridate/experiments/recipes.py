@@ -396,7 +396,9 @@ RECIPES = {
             name="darkroom2_main",
             title="Darkroom2: episode reward under attack, eps = 0.4",
             environment="darkroom2",
-            rows=ROOM_ROWS,
+            rows=tuple(
+                row for row in ROOM_ROWS if row.agent not in ("at-dpt-sub20", "at-dpt-sub30")
+            ),
             static=ROOM_ATTACKS,
             targets=ROOM_TARGETS,
             pooled=ROOM_TARGETS,
