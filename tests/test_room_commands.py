@@ -60,12 +60,12 @@ def test_the_room_is_drawn_as_it_is(tmp_path):
 def test_the_matrix_of_a_room(cli, tmp_path):
     code, out, _ = cli(
         "evaluate", "darkroom2", "--preset", "smoke", "--agents", "npg(episodes=3),oracle",
-        "--attackers", "none,hide_best,learned", "--json", cwd=tmp_path,
+        "--attackers", "none,hide_best,learned,pooled", "--json", cwd=tmp_path,
     )  # fmt: skip
     assert code == 0
     records = json.loads(out)["records"]
     assert {r["target"] for r in records} == {None, "npg(episodes=3)"}
-    assert {r["attacker"] for r in records} == {"none", "hide_best", "tabular"}
+    assert {r["attacker"] for r in records} == {"none", "hide_best", "tabular", "pooled"}
     oracle = [r["mean"] for r in records if r["agent"] == "oracle"]
     assert all(r["mean"] <= max(oracle) for r in records)
 
@@ -90,7 +90,10 @@ def test_the_recipe_of_rooms(tmp_path):
     (section,) = summarise(store)
     (table,) = section.tables
     assert section.done == section.total
-    assert set(table.columns) == {*recipe.static, *(f"learned({t})" for t in recipe.targets)}
+    trained = {f"{kind}({t})" for kind in ("learned", "pooled") for t in recipe.targets}
+    assert set(table.columns) == {*recipe.static, *trained}
+    kinds = {s.config["attacker"] for s in planned.stages() if s.kind == "attack"}
+    assert kinds == {"tabular", "pooled"}
     cells = {(c.victim, c.column): c.mean for c in table.cells()}
     assert len(cells) == len(recipe.rows) * len(table.columns) and None not in cells.values()
     for column in table.columns:

@@ -396,9 +396,7 @@ RECIPES = {
             name="darkroom2_main",
             title="Darkroom2: episode reward under attack, eps = 0.4",
             environment="darkroom2",
-            rows=tuple(
-                row for row in ROOM_ROWS if row.agent not in ("at-dpt-sub20", "at-dpt-sub30")
-            ),
+            rows=tuple(row for row in ROOM_ROWS if not row.brief),
             static=ROOM_ATTACKS,
             targets=ROOM_TARGETS,
             pooled=ROOM_TARGETS,
