@@ -16,6 +16,7 @@ TABLES = {
     "README.md": {
         "results": "bandit_main-laptop-3x-s0-eps0.4.csv",
         "adaptive": "bandit_adaptive-laptop-1x-s0-eps0.4.csv",
+        "rooms": "darkroom2_main-laptop-2x-s0-eps0.4.csv",
     },
     "results/README.md": {
         f"bandit_full eps {eps}": f"bandit_full-laptop-3x-s0-eps{eps}.csv"
@@ -23,7 +24,10 @@ TABLES = {
     },
 }
 """By file, and the name between its markers."""
-COLUMNS = {"adaptive": ("adaptive(", "from_nothing(", "learned(")}
+COLUMNS = {
+    "adaptive": ("adaptive(", "from_nothing(", "learned("),
+    "rooms": ("learned(", "pooled(", "uniform", "swap_goals", "none"),
+}
 """How the columns of a table begin that is not shown whole."""
 TITLES = {"none": "clean", "uniform": "uniform random"}
 KINDS = {
