@@ -99,7 +99,7 @@ def test_every_field_is_read_by_somebody(monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
     room = resolve(
         EvaluateConfig, "evaluate", "darkroom2", "smoke", ["env.size=2", "env.horizon=5"],
-        attackers=("none", *Darkroom.attacks, "learned(npg)"), tasks=4, rounds=1,
+        attackers=("none", *Darkroom.attacks, "learned(npg)", "pooled(npg)"), tasks=4, rounds=1,
     )  # fmt: skip
     evaluate_config(room, ["npg", "q_learning"])
     config = resolve(

@@ -60,7 +60,7 @@ def test_an_attacker_learns_to_hurt_a_learner():
         target="q_learning(episodes=10,exploration=0.2,exploration_after=0)",
     )  # fmt: skip
     trainee = AttackTraining(config)
-    scores = [trainee.step(step)["score_mean"] for step in range(4)]
+    scores = [trainee.step(step)["score_mean"] for step in range(8)]
     assert scores[-1] < 0.8 * scores[0], scores
 
 
