@@ -103,6 +103,7 @@ def attack(
     torch.set_num_threads(config.threads)
     where = Path(out) if out else default_directory(config, target)
     config = with_fingerprint(config, target)
+    _try(config)
     run = RunDirectory(where, config)
     path = run.path / "attackers.safetensors"
     try:
@@ -114,6 +115,13 @@ def attack(
     finally:
         run.close()
     return path
+
+
+def _try(config: AttackConfig) -> None:
+    """Raise a UserError if these attackers are not for this environment."""
+    env = env_of(config.env)
+    tasks = env.sample_tasks(1, Rng(0))
+    _attacker(config).reset(env.spec, tasks, Rng(0).streams(tasks.ids))
 
 
 def with_fingerprint(config: AttackConfig, target: AgentLike | None = None) -> AttackConfig:
