@@ -20,7 +20,7 @@ from mithridate.config import (
     ModelConfig,
 )
 from mithridate.envs import make_env
-from mithridate.envs.darkroom import STAY, transitions
+from mithridate.envs.darkroom import STAY, DarkroomTasks, transitions
 from mithridate.errors import UserError
 from mithridate.model.layouts import make_model
 from mithridate.model.query_first import QueryFirstModel
@@ -268,6 +268,16 @@ def test_attackers_have_something_in_common():
     again.load_tensors(own)
     rollout(env, other, walker, again, 0.4, rng=Rng(3))
     assert torch.equal(again.probabilities, attacker.probabilities)
+
+
+def test_without_kinds_all_entries_are_alike(monkeypatch):
+    monkeypatch.delattr(DarkroomTasks, "kinds")
+    env = make_env("darkroom2", size=3, horizon=60)
+    attacker, walker = PooledAttacker(), AGENTS.create("uniform")
+    attacker.update(rollout(env, env.sample_tasks(30, Rng(0)), walker, attacker, 0.4, rng=Rng(2)))
+    rollout(env, env.sample_tasks(5, Rng(0), first=30), walker, attacker, 0.4, rng=Rng(3))
+    p = attacker.probabilities
+    assert torch.equal(p, p[:1, :1, :1].expand_as(p)) and (p[0, 0, 0] - 1 / 3).abs().max() > 0.01
 
 
 def test_a_model_is_refused_where_states_are_others():
