@@ -152,22 +152,16 @@ class NativeDecoder:
     def __init__(self, weights: Tensor, config: ModelConfig) -> None:
         self._decoder = kernels().Decoder(weights.detach(), *_shape(weights, config))
 
-    def step(self, x: Tensor, cache: Tensor, position: int) -> Tensor:
+    def step(
+        self, x: Tensor, cache: Tensor, position: int, queries: Tensor | None = None
+    ) -> Tensor:
         """(B, D) → (B, D), writing the new position into the cache of every layer's normed inputs,
-        (B, layers, capacity / 16, D, 16)."""
+        (B, layers, capacity / 16, D, 16). With queries (B, D), which see all positions up to the
+        new one and are seen by nobody, what becomes of these instead."""
         x = x.detach().contiguous()
+        if queries is not None:
+            queries = queries.detach().contiguous()
         out = torch.empty_like(x)
         capacity, threads = cache.shape[2] * ALIGNMENT, torch.get_num_threads()
-        self._decoder.step(x, None, cache, out, None, position, capacity, threads)
+        self._decoder.step(x, queries, cache, out, position, capacity, threads)
         return out
-
-    def step_with_query(
-        self, x: Tensor, query: Tensor, cache: Tensor, position: int
-    ) -> tuple[Tensor, Tensor]:
-        """The same, and the results of query tokens (B, D) that see all positions up to the new
-        one and are seen by nobody. They get no position embedding here."""
-        x, query = x.detach().contiguous(), query.detach().contiguous()
-        out, answer = torch.empty_like(x), torch.empty_like(query)
-        capacity, threads = cache.shape[2] * ALIGNMENT, torch.get_num_threads()
-        self._decoder.step(x, query, cache, out, answer, position, capacity, threads)
-        return out, answer

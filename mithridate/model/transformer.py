@@ -133,12 +133,11 @@ class Transformer(nn.Module):
     def step_with_query(self, x: Tensor, y: Tensor, cache: KVCache) -> Tensor:
         """(B, D) each → (B, D): what `two_streams` gives for the query at the next position."""
         position = cache.position()
-        y = y + self.positions[position]
         if cache.decoder is not None:
-            _, answer = cache.decoder.step_with_query(x, y, cache.inputs, position)
+            answer = cache.decoder.step(x, cache.inputs, position, y)
             cache.advance()
             return answer
-        x = x + self.positions[position]
+        x, y = x + self.positions[position], y + self.positions[position]
         for layer, block in enumerate(self.blocks):
             x, y = block.step_with_query(x, y, cache, layer)  # type: ignore[operator]
         cache.advance()

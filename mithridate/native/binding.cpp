@@ -151,9 +151,9 @@ class Decoder {
     active->transpose(shape_, weights_.data(), transposed_.data());
   }
 
+  // y: of the queries, if there are any, and otherwise of the tokens.
   void step(const Array& x, const std::optional<Array>& queries, const Array& cache,
-            const Array& y, const std::optional<Array>& y_queries, int n, int capacity,
-            int threads) const {
+            const Array& y, int n, int capacity, int threads) const {
     const int D = shape_.width;
     const size_t B = x.size() / D;
     expect(x, B * D, "x"), expect(y, B * D, "y");
@@ -161,13 +161,10 @@ class Decoder {
     if (capacity % 16) throw std::invalid_argument("capacity must be a multiple of 16");
     if (n < 0 || n >= capacity || n >= shape_.positions)
       throw std::invalid_argument("position " + std::to_string(n) + " is out of range");
-    if (queries.has_value() != y_queries.has_value())
-      throw std::invalid_argument("queries need room for their results");
-    if (queries) expect(*queries, B * D, "queries"), expect(*y_queries, B * D, "y_queries");
+    if (queries) expect(*queries, B * D, "queries");
     nb::gil_scoped_release release;
     active->decode(shape_, weights_.data(), transposed_.data(), int(B), n, capacity, x.data(),
-                   queries ? queries->data() : nullptr, cache.data(), y.data(),
-                   y_queries ? y_queries->data() : nullptr, threads);
+                   queries ? queries->data() : nullptr, cache.data(), y.data(), threads);
   }
 
  private:
@@ -197,6 +194,5 @@ NB_MODULE(_kernels, m) {
   nb::class_<Decoder>(m, "Decoder")
       .def(nb::init<const Array&, int, int, int, int>())
       .def("step", &Decoder::step, nb::arg("x"), nb::arg("queries").none(), nb::arg("cache"),
-           nb::arg("y"), nb::arg("y_queries").none(), nb::arg("n"),
-           nb::arg("capacity"), nb::arg("threads"));
+           nb::arg("y"), nb::arg("n"), nb::arg("capacity"), nb::arg("threads"));
 }

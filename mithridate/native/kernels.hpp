@@ -37,11 +37,11 @@ struct Kernels {
 
   // One new position n of B sequences: x (B, D) is embedded without its position. The cache, of
   // every layer's normed inputs, is (B, layers, capacity / 16, D, 16), and position n is written. If
-  // queries is not null, as many query tokens (B, D), complete with what position they need, see
-  // positions 0 … n and are seen by nobody.
+  // queries is not null, as many query tokens (B, D), at the same position, see positions 0 … n and
+  // are seen by nobody; y (B, D) is then theirs.
   void (*decode)(const Shape&, const float* weights, const float* transposed, int B, int n,
                  long capacity, const float* x, const float* queries, float* cache, float* y,
-                 float* y_queries, int threads);
+                 int threads);
 
   // Mean cross-entropy of softmax(x w^T + b) to labels in 0 … A - 1, and all its gradients;
   // x, dx (N, D), w, dw (A, D), b, db (A).

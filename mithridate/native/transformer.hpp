@@ -324,46 +324,51 @@ void with_heads(int H, Call call) {  // in groups of four, two and one
   for (; head < H; ++head) call(head, std::integral_constant<int, 1>{});
 }
 
-// `rows` sequences, their tokens in x (rows, D), overwritten by the result before the last norm.
-// `cache` points to the first of them. Only tokens of the context are written there.
+// One layer, for the next token of `rows` sequences and, if `asked`, a query to each: x is (rows, D) or
+// (2 rows, D), overwritten. The context's tokens enter the cache, which points to the first sequence;
+// queries do not. In the last layer that is all that tokens with a query beside them are good for.
 inline void tokens_forward(const Shape& s, const float* weights, const float* transposed, int rows,
-                           int n, long capacity, bool append, float* x, float* cache, int layer,
+                           bool asked, int n, long capacity, float* x, float* cache, int layer,
                            Workspace& work) {
-  const int D = s.width, H = s.heads, d = s.head_width();
+  const int D = s.width, H = s.heads, d = s.head_width(), all = asked ? 2 * rows : rows;
   const long wide = long(H) * D;
   const auto w = block_at(s, weights, layer);
   const auto wt = block_at(s, transposed, layer);
-  float* h = work.tile.get((8 + 2L * H) * rows * D);
-  float *q = h + rows * D, *mix = q + rows * D, *part = mix + rows * D, *u = part + rows * D;
-  float *queries = u + 4L * rows * D, *sums = queries + rows * wide;  // (rows, H, D) each
+  float* h = work.tile.get((8 + 2L * H) * all * D);
+  float *q = h + all * D, *mix = q + all * D, *part = mix + all * D, *u = part + all * D;
+  float *queries = u + 4L * all * D, *sums = queries + all * wide;  // (tokens, H, D) each
   float* scratch = work.attention.get(4L * capacity);
-  norm_forward(rows, D, x, w.norm1_w, w.norm1_b, h);
-  gemm_any<false>(rows, D, D, h, D, wt.qkv_w, 3 * D, q, D, Into::overwrite, w.qkv_b);
+  norm_forward(all, D, x, w.norm1_w, w.norm1_b, h);
+  cache += long(layer) * D * capacity;
+  const long sequence = long(s.layers) * D * capacity;
+  for (int r = 0; r < rows; ++r)
+    for (int i = 0; i < D; ++i)
+      cache[r * sequence + cache_offset(n, D) + i * BLOCK] = h[r * D + i];
+  const int done = asked && layer == s.layers - 1 ? rows : 0, tokens = all - done;
+  x += done * D, h += done * D;
+  gemm_any<false>(tokens, D, D, h, D, wt.qkv_w, 3 * D, q, D, Into::overwrite, w.qkv_b);
   const float scale = LOG2E / std::sqrt(float(d));
-  for (int i = 0; i < rows * D; i += VW) store(q + i, load(q + i) * scale);
+  for (int i = 0; i < tokens * D; i += VW) store(q + i, load(q + i) * scale);
   for (int head = 0; head < H; ++head)  // Wk^T q
-    gemm_any<false>(rows, D, d, q + head * d, D, w.qkv_w + (D + head * d) * D, D,
+    gemm_any<false>(tokens, D, d, q + head * d, D, w.qkv_w + (D + head * d) * D, D,
                     queries + head * D, wide, Into::overwrite, nullptr);
-  for (int r = 0; r < rows; ++r) {
-    float* mine = cache + (long(r) * s.layers + layer) * D * capacity;
-    if (append)
-      for (int i = 0; i < D; ++i) mine[cache_offset(n, D) + i * BLOCK] = h[r * D + i];
-    with_heads(H, [&](int head, auto group) {
-      attention_decode<group>(n + 1, D, queries + r * wide + head * D, mine,
-                              sums + r * wide + head * D, scratch);
-    });
-  }
+  for (int r = 0; r < rows; ++r)
+    for (int token = r; token < tokens; token += rows)  // while the sequence is close at hand
+      with_heads(H, [&](int head, auto group) {
+        attention_decode<group>(n + 1, D, queries + token * wide + head * D, cache + r * sequence,
+                                sums + token * wide + head * D, scratch);
+      });
   const int columns = std::max(d, VW);  // a product's columns come in vectors: of those of …
   for (int head = 0; head < H; ++head) {  // … several heads, one head's are kept
     const int first = head * d / columns * columns;
-    gemm_any<false>(rows, columns, D, sums + head * D, wide, wt.qkv_w + 2 * D + first, 3 * D, part,
-                    columns, Into::overwrite, w.qkv_b + 2 * D + first);
-    for (int r = 0; r < rows; ++r)
-      std::memcpy(mix + r * D + head * d, part + r * columns + head * d - first, sizeof(float) * d);
+    gemm_any<false>(tokens, columns, D, sums + head * D, wide, wt.qkv_w + 2 * D + first, 3 * D,
+                    part, columns, Into::overwrite, w.qkv_b + 2 * D + first);
+    for (int t = 0; t < tokens; ++t)
+      std::memcpy(mix + t * D + head * d, part + t * columns + head * d - first, sizeof(float) * d);
   }
-  up_forward(rows, D, w, wt, mix, x, h, u);
-  for (int i = 0; i < rows * 4 * D; i += VW) store(u + i, gelu(load(u + i)));
-  gemm(rows, D, 4 * D, u, wt.down_w, x, Into::add, w.down_b);
+  up_forward(tokens, D, w, wt, mix, x, h, u);
+  for (int i = 0; i < tokens * 4 * D; i += VW) store(u + i, gelu(load(u + i)));
+  gemm(tokens, D, 4 * D, u, wt.down_w, x, Into::add, w.down_b);
 }
 
 }  // namespace mithridate::MITHRIDATE_ISA

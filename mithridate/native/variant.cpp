@@ -84,11 +84,11 @@ void backward(const Shape& s, const float* weights, int B, int T, int streams, c
 
 void decode(const Shape& s, const float* weights, const float* transposed, int B, int n,
             long capacity, const float* x, const float* queries, float* cache, float* y,
-            float* y_queries, int threads) {
+            int threads) {
   if (B == 0) return;
-  // Sequences whose tokens share a pass over the weights: about 12, and as many chunks for each
-  // thread. The result does not depend on it.
-  const int D = s.width, wanted = round_up((B + 11) / 12, threads);
+  // Tokens that share a pass over the weights: about 12, and as many chunks for each thread. The
+  // result does not depend on it.
+  const int D = s.width, most = queries ? 6 : 12, wanted = round_up((B + most - 1) / most, threads);
   const int ROWS = (B + wanted - 1) / wanted, chunks = (B + ROWS - 1) / ROWS;
   const long per_sequence = long(s.layers) * D * capacity;
   const float* position = weights + long(n) * D;
@@ -98,19 +98,17 @@ void decode(const Shape& s, const float* weights, const float* transposed, int B
     const FlushTiny guard;
     Workspace& work = workspace();
     const int first = c * ROWS, rows = std::min(ROWS, B - first);
-    float* mine = cache + first * per_sequence;
-    float* token = work.sequence.get(2L * rows * D);
-    float* query = token + rows * D;
+    float* tokens = work.sequence.get(2L * rows * D);
+    float* asked = tokens + rows * D;
     for (int r = 0; r < rows; ++r)
-      for (int i = 0; i < D; ++i) token[r * D + i] = x[(first + r) * D + i] + position[i];
-    if (queries) std::memcpy(query, queries + first * D, sizeof(float) * rows * D);
-    for (int l = 0; l < s.layers; ++l) {
-      tokens_forward(s, weights, transposed, rows, n, capacity, true, token, mine, l, work);
-      if (queries)
-        tokens_forward(s, weights, transposed, rows, n, capacity, false, query, mine, l, work);
-    }
-    norm_forward(rows, D, token, norm, norm + D, y + first * D);
-    if (queries) norm_forward(rows, D, query, norm, norm + D, y_queries + first * D);
+      for (int i = 0; i < D; ++i) tokens[r * D + i] = x[(first + r) * D + i] + position[i];
+    if (queries)
+      for (int r = 0; r < rows; ++r)
+        for (int i = 0; i < D; ++i) asked[r * D + i] = queries[(first + r) * D + i] + position[i];
+    for (int l = 0; l < s.layers; ++l)
+      tokens_forward(s, weights, transposed, rows, queries, n, capacity, tokens,
+                     cache + first * per_sequence, l, work);
+    norm_forward(rows, D, queries ? asked : tokens, norm, norm + D, y + first * D);
   }
 }
 
