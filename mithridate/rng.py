@@ -94,6 +94,8 @@ class TaskStreams:
         return self._next("normal", n)
 
     def _next(self, kind: str, n: int) -> Tensor:
+        if n == 0:
+            return torch.empty(len(self), 0, device=self.device)
         block, used = self._blocks.get((kind, n), (None, self.BLOCK))
         if block is None or used == self.BLOCK:
             block, used = self._draw(kind, n), 0

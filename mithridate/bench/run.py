@@ -192,16 +192,19 @@ def _seconds(work: Callable[[], None]) -> float:
 
 
 def _alternate(
-    ours: Callable[[], None], peer: Callable[[], None], turns: int, in_a_row: int = 1
+    ours: Callable[[], None], peer: Callable[[], float | None], turns: int, in_a_row: int = 1
 ) -> tuple[float, float]:
     """Medians of both: in each turn first one, then the other, `in_a_row` times, after one
-    unmeasured round."""
+    unmeasured round. A peer that returns a number says itself how many seconds it takes."""
     ours()
     peer()
     a, b = [], []
     for _ in range(turns):
         a += [_seconds(ours) for _ in range(in_a_row)]
-        b += [_seconds(peer) for _ in range(in_a_row)]
+        for _ in range(in_a_row):
+            begun = time.perf_counter()
+            said = peer()
+            b.append(time.perf_counter() - begun if said is None else said)
     return statistics.median(a), statistics.median(b)
 
 
@@ -239,8 +242,7 @@ def _rollouts(model: InContextModel, sizes: Sizes, peak: float, say: Say) -> lis
         note = f"{tasks} tasks x {length} steps"
         results.append(Result("rollout", peer, a, b, b / a, gflop / a, gflop / a / peak, note))
     say("rollout against recompute_no_cache")
-    a = statistics.median(_seconds(ours) for _ in range(sizes.repetitions))
-    b = recompute_seconds(theirs, sizes, sizes.length)
+    a, b = _alternate(ours, recomputing(theirs, sizes, length), min(3, sizes.repetitions))
     note = f"peer integrated over {sizes.prefixes} measured prefix lengths"
     results.append(
         Result("rollout", "recompute_no_cache", a, b, b / a, gflop / a, gflop / a / peak, note)
@@ -274,8 +276,8 @@ def _room_rollouts(sizes: Sizes, peak: float, say: Say) -> list[Result]:
         Result("room_rollout", "query_first", a, b, b / a, gflop / a, gflop / a / peak, note)
     ]
     say("room_rollout against query_first_hf_gpt2")
-    a = statistics.median(_seconds(ours) for _ in range(sizes.repetitions))
-    b = recompute_seconds(HuggingFaceModel(_model(length)), sizes, length)
+    theirs = HuggingFaceModel(_model(length))
+    a, b = _alternate(ours, recomputing(theirs, sizes, length), sizes.repetitions)
     note = f"peer integrated over {sizes.prefixes} measured prefix lengths"
     results.append(
         Result(
@@ -285,24 +287,25 @@ def _room_rollouts(sizes: Sizes, peak: float, say: Say) -> list[Result]:
     return results
 
 
-@torch.no_grad()
-def recompute_seconds(model: HuggingFaceModel, sizes: Sizes, whole: int) -> float:
-    """A rollout of `whole` steps in which GPT2Model reads the whole prefix again at every step (as
-    the original DPT code does): the model's time at some prefix lengths, integrated over all of
-    them."""
+def recomputing(model: HuggingFaceModel, sizes: Sizes, whole: int) -> Callable[[], float]:
+    """The seconds of a rollout of `whole` steps in which GPT2Model reads the whole prefix again at
+    every step (as the original DPT code does): the model's time at some prefix lengths, integrated
+    over all of them."""
     step = (whole - 1) / (sizes.prefixes - 1)
     lengths = [round(1 + i * step) for i in range(sizes.prefixes)]
-    seconds = []
-    for length in lengths:
-        tokens = torch.randn(sizes.tasks, length, model.ours.config.width)
+    prefixes = [torch.randn(sizes.tasks, n, model.ours.config.width) for n in lengths]
 
-        def read(tokens: torch.Tensor = tokens) -> None:
+    @torch.no_grad()
+    def run() -> float:
+        seconds = []
+        for tokens in prefixes:
+            begun = time.perf_counter()
             model.gpt2(inputs_embeds=tokens, use_cache=False)
+            seconds.append(time.perf_counter() - begun)
+        between = zip(lengths, lengths[1:], seconds, seconds[1:], strict=False)
+        return sum((n1 - n0) * (s0 + s1) / 2 for n0, n1, s0, s1 in between)
 
-        read()
-        seconds.append(min(_seconds(read) for _ in range(2)))
-    between = zip(lengths, lengths[1:], seconds, seconds[1:], strict=False)
-    return sum((n1 - n0) * (s0 + s1) / 2 for n0, n1, s0, s1 in between)
+    return run
 
 
 def _growth(model: InContextModel, sizes: Sizes, say: Say) -> list[Growth]:

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import math
+
 from torch import Tensor
 
 from mithridate.config import ModelConfig
 from mithridate.errors import UserError
 from mithridate.model.dispatch import NativeDecoder
+from mithridate.model.memory import Pool
 from mithridate.native import ALIGNMENT
+
+_CACHES = Pool()
 
 
 class KVCache:
@@ -31,13 +36,16 @@ class KVCache:
         else:
             blocks = -(-capacity // ALIGNMENT)
             inputs = (batch, config.layers, blocks, config.width, ALIGNMENT)
-            self.inputs = like.new_full(inputs, float("nan"))
+            self._memory = _CACHES.take(math.prod(inputs))
+            self.inputs = self._memory.parts[0].view(inputs).fill_(float("nan"))
         self.capacity = capacity
         self.length = 0
         self.decoder = decoder
         """Takes the place of the layers' own steps, if there is one."""
         self.last: Tensor | None = None
         """The token last written, of models that may be asked about another state after it."""
+        self.tables: tuple[Tensor, ...] = ()
+        """What such models look tokens up in."""
 
     def write(self, layer: int, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
         """Store (B, heads, d) at the current position; return all (B, heads, d, length + 1)."""

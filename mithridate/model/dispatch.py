@@ -6,12 +6,13 @@ kernels, so a GPU needs nothing from here.
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from mithridate.config import ModelConfig
+from mithridate.model.memory import Pool
 from mithridate.native import ALIGNMENT, HEAD_WIDTHS, kernels
 
 
@@ -63,22 +64,8 @@ class NativeCausalAttention(torch.autograd.Function):
         return dq, dk, dv
 
 
-class _Activations:
-    """What the forward pass keeps for the backward pass. The memory goes back to a small pool
-    when the graph is freed, because fresh pages cost a few per cent of a step."""
-
-    _pool: ClassVar[list[Tensor]] = []
-
-    def __init__(self, *sizes: int) -> None:
-        total = sum(sizes)
-        fitting = [i for i, memory in enumerate(self._pool) if len(memory) >= total]
-        self._memory = self._pool.pop(fitting[0]) if fitting else torch.empty(total)
-        self.parts = torch.split(self._memory[:total], list(sizes))
-
-    def __del__(self) -> None:
-        self.parts = ()
-        if len(self._pool) < 2:
-            self._pool.append(self._memory)
+_ACTIVATIONS = Pool()
+"""What forward passes keep for their backward passes, until the graph is freed."""
 
 
 class NativeTransformer(torch.autograd.Function):
@@ -96,7 +83,7 @@ class NativeTransformer(torch.autograd.Function):
             *_shape(weights, config), batch, length // streams, streams, torch.get_num_threads(),
         )  # fmt: skip
         out = torch.empty_like(x)
-        ctx.activations = _Activations(
+        ctx.activations = _ACTIVATIONS.take(
             (config.layers + 1) * x.numel(),
             config.layers * x.numel(),
             config.layers * batch * 2 * config.heads * length,

@@ -62,11 +62,25 @@ class TwoStreamModel(ContextModel):
     def begin_at(self, batch: int, obs: Observation) -> tuple[KVCache, Tensor]:
         """A cache that holds the start token, and the logits (B, A) of the empty context."""
         cache = self.transformer.new_cache(batch)
+        cache.tables = self._tables()
         return cache, self._step(self.start.expand(batch, -1), obs, cache)
+
+    def _tables(self) -> tuple[Tensor, Tensor, Tensor]:
+        """What tokens are sums of, laid out for single steps: rows for each state and action
+        (S · A, D), for each state that is reached (S, D), and whole queries (S, D)."""
+        parts = [self.n_states, self.n_states, self.n_actions, 1]
+        before, after, actions, _ = torch.split(self.encoder.weight.T, parts)
+        pairs = before[:, None] + actions + self.encoder.bias  # (S, A, D)
+        every = torch.arange(self.n_states, device=self.start.device)
+        return pairs.flatten(0, 1), after.contiguous(), self.ask(every)
 
     def follow(self, cache: KVCache, transition: Transition, obs: Observation) -> Tensor:
         """Append one transition per task; logits (B, A) for where the next action is due."""
-        return self._step(self.encode(*transition), obs, cache)  # type: ignore[arg-type]
+        states, actions, rewards, reached = transition
+        assert isinstance(states, Tensor) and isinstance(reached, Tensor)
+        pairs, after, _ = cache.tables
+        token = F.embedding(states * self.n_actions + actions, pairs) + F.embedding(reached, after)
+        return self._step(token.addcmul(rewards[:, None], self.encoder.weight[:, -1]), obs, cache)
 
     def ask_again(self, cache: KVCache, obs: Observation) -> Tensor:
         """Logits (B, A) for another state, after the same context."""
@@ -77,7 +91,8 @@ class TwoStreamModel(ContextModel):
     def _step(self, token: Tensor, obs: Observation, cache: KVCache) -> Tensor:
         assert isinstance(obs, Tensor)
         cache.last = token
-        logits: Tensor = self.head(self.transformer.step_with_query(token, self.ask(obs), cache))
+        query = F.embedding(obs, cache.tables[2])
+        logits: Tensor = self.head(self.transformer.step_with_query(token, query, cache))
         return logits
 
     @torch.no_grad()

@@ -80,8 +80,9 @@ inline void hsum8(const float* rows, float* sums) {
 
 // The sums of VW vectors, cheaper together than one by one. Each step adds halves, and leaves one
 // vector where there were two; the second half of the numbers goes with the first, so that in the end
-// the sum of vector i has moved to the place that has i's bits in reverse.
-inline vf hsum_each(const vf (&v)[VW]) {
+// the sum of vector i has moved to the place that has i's bits in reverse. A call would put all of
+// them through memory.
+__attribute__((always_inline)) inline vf hsum_each(const vf (&v)[VW]) {
   vf a[VW];
 #if MITHRIDATE_VW == 16
   constexpr int place[16] = {0, 8, 4, 12, 2, 10, 6, 14, 1, 9, 5, 13, 3, 11, 7, 15};
