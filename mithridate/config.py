@@ -254,8 +254,10 @@ class AdversarialConfig(Config):
     suboptimal: Fraction = 0.0
     """Share of the steps whose label is the second-best action instead of the best."""
     temperature: PositiveFloat = 0.35
-    """Of the distribution that the model samples its actions from, here and afterwards; 1 is
-    posterior sampling."""
+    """Of the distribution that the model samples its actions from in the rounds; 1 is posterior
+    sampling."""
+    acts_at: PositiveFloat | None = None
+    """The temperature that it acts at afterwards; null for the same."""
     renew: Fraction = 0.05
     """Share of the tasks that is replaced by fresh ones, with fresh attackers, after a round."""
     memory: Positive = 10

@@ -154,8 +154,8 @@ class Darkroom:
                 **SMOKE_TRAIN, **SMALL, **ATTACKED,
             },
             "laptop": {
-                **ATTACKED, "batches": BATCHES, "temperature": 0.85, "rounds": 80, "renew": 0.02,
-                "synthetic": {"rounds": 50},
+                **ATTACKED, "batches": BATCHES, "temperature": 0.85, "acts_at": 1.0, "rounds": 80,
+                "renew": 0.02, "synthetic": {"rounds": 50},
             },
             "paper": {
                 **PAPER_TRAIN, "budget": IN_ROOMS, "threats": [{"attacker": PAPER_ATTACK}],

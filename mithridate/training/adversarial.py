@@ -68,8 +68,8 @@ class AdversarialTraining:
         self.targets = _targets(config, self.env, self.start)
         self.memory: list[Contexts] = []
 
-    def _agent(self) -> InContextAgent:
-        return InContextAgent(self.model, temperature=self.config.temperature)
+    def _agent(self, temperature: float | None = None) -> InContextAgent:
+        return InContextAgent(self.model, temperature=_or(temperature, self.config.temperature))
 
     # The rounds ------------------------------------------------------------------------------
 
@@ -198,9 +198,13 @@ class AdversarialTraining:
     # Measuring -------------------------------------------------------------------------------
 
     def evaluate(self, step: int) -> Values:
-        return self.measure(self.config.evaluate_tasks, self.rng.child("validation"))
+        rng = self.rng.child("validation")
+        return self._measure(self.config.evaluate_tasks, rng, self._agent())
 
     def measure(self, n: int, rng: Rng) -> Values:
+        return self._measure(n, rng, self._agent(self.config.acts_at))
+
+    def _measure(self, n: int, rng: Rng, agent: InContextAgent) -> Values:
         """The metric without an attack and under those that need no learning, on n tasks."""
         tasks = self.env.sample_tasks(n, rng.child("tasks"))
         values: Values = {}
@@ -208,7 +212,7 @@ class AdversarialTraining:
             attacker = None
             if name != "none":
                 attacker = ATTACKERS.create(name, budget=self.config.budget)
-            scores = step_scores(self.env, tasks, self._agent(), attacker, self.config.eps, rng=rng)
+            scores = step_scores(self.env, tasks, agent, attacker, self.config.eps, rng=rng)
             label = "clean" if name == "none" else name
             mean, ci95 = mean_ci95(scores.sum(1).tolist())
             values |= {f"{label}_mean": mean, f"{label}_ci95": ci95}
@@ -303,7 +307,7 @@ def train_adversarially(
     directory = Path(out) if out else default_directory(config)
     return run_training(
         config, directory, lambda: AdversarialTraining(config), watchers,
-        stage="train", kind="at-dpt", temperature=config.temperature,
+        stage="train", kind="at-dpt", temperature=_or(config.acts_at, config.temperature),
     )  # fmt: skip
 
 

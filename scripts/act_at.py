@@ -1,0 +1,48 @@
+"""Have a shipped AT-DPT act at another temperature: python scripts/act_at.py NAME TEMPERATURE.
+
+Its card says so afterwards, as if it had been trained with `acts_at`, which changes nothing else;
+what the card tells about the model is measured anew.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+
+import torch
+
+from mithridate.config import AdversarialConfig, parse
+from mithridate.files import write_atomic
+from mithridate.model.weights import find, load_model
+from mithridate.training.adversarial import AdversarialTraining
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("name")
+    parser.add_argument("temperature", type=float)
+    options = parser.parse_args()
+    model, card = load_model(options.name)
+    if card["kind"] != "at-dpt":
+        parser.error(f"{options.name} was not trained against attackers; it acts as it was trained")
+    config = parse(AdversarialConfig, {**card["training"], "acts_at": options.temperature})
+    torch.set_num_threads(config.threads)
+    # The model it was trained from may not be at hand; the training only measures here.
+    trained = config.model_copy(
+        update={"start": options.name, "start_sha256": None, "rival": None, "rival_sha256": None}
+    )
+    trainee = AdversarialTraining(trained)
+    trainee.model = model
+    metrics = trainee.measure(config.final_tasks, trainee.rng.child("final"))
+    card |= {
+        "temperature": options.temperature,
+        "training": config.to_json(),
+        "config_hash": config.hash(),
+        "metrics": metrics,
+    }
+    write_atomic(find(options.name).with_suffix(".json"), json.dumps(card, indent=2) + "\n")
+    print(f"{options.name}: clean {metrics['clean_mean']:.2f} ± {metrics['clean_ci95']:.2f}")
+
+
+if __name__ == "__main__":
+    main()
