@@ -10,6 +10,7 @@ import time
 import pytest
 import torch
 
+from mithridate.agents.in_context import load
 from mithridate.attackers.adaptive import AdaptiveAttacker
 from mithridate.attackers.gaussian import GaussianAttacker
 from mithridate.config import AdversarialConfig, parse, resolve
@@ -107,6 +108,29 @@ def test_offsets_may_change_on_the_way(share):
 
 
 # The game -------------------------------------------------------------------------------------
+
+
+def test_a_model_may_act_at_another_temperature_than_it_was_trained_at(smoke_model, tmp_path):
+    runs = {
+        acts_at: train_adversarially(
+            smoke(smoke_model, "temperature=0.5", f"acts_at={acts_at}"), tmp_path / acts_at
+        )
+        for acts_at in ("null", "2.0")
+    }
+    (same, card), (other, hot) = (load_model(path) for path in runs.values())
+    assert tensors_sha256(same.state_dict()) == tensors_sha256(other.state_dict())
+    assert (load(str(runs["null"])).temperature, load(str(runs["2.0"])).temperature) == (0.5, 2.0)
+    logs = [
+        [
+            {k: v for k, v in line.items() if k != "seconds"}
+            for line in read_log(path.parent / "log.jsonl")
+        ]
+        for path in runs.values()
+    ]
+    assert logs[0] == logs[1], "validation is at the temperature of the training"
+    assert hot["metrics"]["clean_mean"] > card["metrics"]["clean_mean"], (
+        "its regret is measured hot"
+    )
 
 
 def test_tasks_are_divided_among_threats_and_renewed(smoke_model):

@@ -43,3 +43,9 @@ def test_distributions():
     assert abs(normals.std() - 1) < 0.01
     correlation = np.corrcoef(normals[:, 0, 0], normals[:, 1, 0])[0, 1]
     assert abs(correlation) < 0.35
+
+
+def test_nothing_drawn_costs_nothing_and_shifts_nothing():
+    streams = Rng(0).streams([3, 4])
+    assert streams.normal(0).shape == (2, 0)
+    assert torch.equal(streams.normal(2), Rng(0).streams([3, 4]).normal(2))
