@@ -11,6 +11,7 @@ from mithridate.agents.q_learning import QLearning, QLearningConfig
 from mithridate.attackers.tabular import (
     OFFSETS,
     PooledAttacker,
+    PooledConfig,
     TabularAttacker,
     TabularConfig,
     mean_offsets,
@@ -28,7 +29,7 @@ from mithridate.model.two_stream import TwoStreamModel
 from mithridate.registry import AGENTS
 from mithridate.rng import Rng
 from mithridate.rollout import rollout
-from mithridate.types import Transition
+from mithridate.types import Trajectory, Transition
 
 UP, DOWN, LEFT, RIGHT = range(4)
 
@@ -268,6 +269,30 @@ def test_attackers_have_something_in_common():
     again.load_tensors(own)
     rollout(env, other, walker, again, 0.4, rng=Rng(3))
     assert torch.equal(again.probabilities, attacker.probabilities)
+
+
+def test_a_task_learns_what_differs_from_the_others():
+    """Of five poisoned steps at one place that were all followed by losses, three had −1. That is
+    often if nothing is known; it is seldom for attackers that have −1 in common."""
+    env = make_env("darkroom2", size=2, horizon=10)
+    tasks = env.sample_tasks(1, Rng(0))
+    rewards = torch.tensor(
+        [[2.0, 0, 0, 0, 0, 0, 2, 2, 2, 2]]
+    )  # after steps 0 … 4 nothing is earned
+    shift = torch.tensor([[-1.0, -1, -1, 0, 1, 0, 0, 0, 0, 0]])
+    lived = Trajectory(
+        observations=torch.zeros(1, 1, 11, dtype=torch.int64),
+        actions=torch.full((1, 10), STAY), true_rewards=rewards,
+        proposed_rewards=rewards + shift, observed_rewards=rewards + shift,
+        poisoned=torch.arange(10)[None] < 5, optimal_actions=torch.zeros(1, 10, dtype=torch.int64),
+        optimal_after=torch.zeros(1, dtype=torch.int64),
+    )  # fmt: skip
+    for known, sign in ((0.0, 1), (10.0, -1)):
+        attacker = PooledAttacker(PooledConfig(discount=0.0, iterations=1, penalty=0.0))
+        attacker.reset(env.spec, tasks, Rng(1).streams(tasks.ids))
+        attacker._common.state["logits"][:, 0] = known
+        attacker.update(lived)
+        assert attacker.tensors()["logits"][0, 0, STAY, 0].sign() == sign
 
 
 def test_without_kinds_all_entries_are_alike(monkeypatch):
