@@ -1,6 +1,6 @@
 """Write the result tables of the READMEs anew: python scripts/readme_tables.py [--check].
 
-The tables are a pure function of what `mithridate report` wrote into results/report_files.
+The tables are a pure function of what `mithridate report` wrote beside the pages in results/.
 """
 
 from __future__ import annotations
@@ -11,15 +11,19 @@ import sys
 from pathlib import Path
 
 ROOT = Path(__file__).parent.parent
-FILES = ROOT / "results" / "report_files"
+RESULTS = ROOT / "results"
 TABLES = {
     "README.md": {
-        "results": "bandit_main-laptop-3x-s0-eps0.4.csv",
-        "adaptive": "bandit_adaptive-laptop-1x-s0-eps0.4.csv",
-        "rooms": "darkroom2_main-laptop-2x-s0-eps0.4.csv",
+        "results": "report_files/bandit_main-laptop-3x-s0-eps0.4.csv",
+        "adaptive": "report_files/bandit_adaptive-laptop-1x-s0-eps0.4.csv",
+        "rooms": "darkroom2_files/darkroom2_main-laptop-2x-s0-eps0.4.csv",
     },
     "results/README.md": {
-        f"bandit_full eps {eps}": f"bandit_full-laptop-3x-s0-eps{eps}.csv"
+        f"{name} eps {eps}": f"{files}-eps{eps}.csv"
+        for name, files in (
+            ("bandit_full", "report_files/bandit_full-laptop-3x-s0"),
+            ("darkroom2_full", "darkroom2_files/darkroom2_full-laptop-1x-s0"),
+        )
         for eps in ("0.1", "0.2", "0.4")
     },
 }
@@ -39,7 +43,7 @@ KINDS = {
 
 
 def table(name: str, source: str) -> str:
-    rows = list(csv.DictReader((FILES / source).open()))
+    rows = list(csv.DictReader((RESULTS / source).open()))
     wanted = COLUMNS.get(name, ("",))
     columns = list(dict.fromkeys(r["attacker"] for r in rows if r["attacker"].startswith(wanted)))
     victims = list(dict.fromkeys(row["victim"] for row in rows))
