@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import pytest
 import torch
@@ -131,6 +132,16 @@ def test_a_model_may_act_at_another_temperature_than_it_was_trained_at(smoke_mod
     assert hot["metrics"]["clean_mean"] > card["metrics"]["clean_mean"], (
         "its regret is measured hot"
     )
+
+
+def test_a_card_after_another_temperature_is_the_one_of_a_training_with_it(smoke_model, tmp_path):
+    plain, hot = (
+        train_adversarially(smoke(smoke_model, f"acts_at={acts_at}"), tmp_path / acts_at)
+        for acts_at in ("null", "2.0")
+    )
+    script = Path(__file__).parent.parent / "scripts" / "act_at.py"
+    subprocess.run([sys.executable, script, str(plain), "2.0"], check=True)
+    assert load_model(str(plain))[1] == load_model(str(hot))[1]
 
 
 def test_tasks_are_divided_among_threats_and_renewed(smoke_model):
