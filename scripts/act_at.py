@@ -12,6 +12,7 @@ import json
 import torch
 
 from mithridate.config import AdversarialConfig, parse
+from mithridate.errors import UserError
 from mithridate.files import write_atomic
 from mithridate.model.weights import find, load_model
 from mithridate.training.adversarial import AdversarialTraining
@@ -22,10 +23,13 @@ def main() -> None:
     parser.add_argument("name")
     parser.add_argument("temperature", type=float)
     options = parser.parse_args()
-    model, card = load_model(options.name)
-    if card["kind"] != "at-dpt":
-        parser.error(f"{options.name} was not trained against attackers; it acts as it was trained")
-    config = parse(AdversarialConfig, {**card["training"], "acts_at": options.temperature})
+    try:
+        model, card = load_model(options.name)
+        if card["kind"] != "at-dpt":
+            raise UserError(f"{options.name} was not trained against attackers; it has no acts_at")
+        config = parse(AdversarialConfig, {**card["training"], "acts_at": options.temperature})
+    except UserError as error:
+        parser.error(str(error))
     torch.set_num_threads(config.threads)
     # The model it was trained from may not be at hand; the training only measures here.
     trained = config.model_copy(

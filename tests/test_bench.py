@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from mithridate.agents.in_context import InContextAgent
+from mithridate.bench import run
 from mithridate.bench.peers import HuggingFaceAgent, HuggingFaceModel, reference_path
 from mithridate.config import ModelConfig
 from mithridate.envs import make_env
@@ -39,6 +40,15 @@ def test_one_part_of_the_benchmark(command):
     assert "train_step" not in stdout and "Growth" not in stdout
     code, stdout, stderr = command(*quick, "rooms")
     assert (code, stdout, stderr.count("\n")) == (2, "", 1) and "room_rollout" in stderr
+
+
+def test_peers_are_timed_in_turns_or_say_their_time():
+    turns = []
+    ours, peer = run._alternate(
+        lambda: turns.append("we"), lambda: turns.append("they") or 5.0, 2, in_a_row=2
+    )
+    assert turns == ["we", "they", *["we"] * 2, *["they"] * 2, *["we"] * 2, *["they"] * 2]
+    assert (ours < 1, peer) == (True, 5.0)
 
 
 @pytest.fixture
