@@ -48,7 +48,7 @@ def test_an_attack_is_resumed_where_it_stopped(tmp_path, monkeypatch):
 
 
 ELSEWHERE = {"npg": "darkroom2", "q_learning": "darkroom2"} | dict.fromkeys(
-    ("linucb", "crlinucb", "lin_ts"), "linear_bandit"
+    ("linucb", "crlinucb", "lin_ts", "mixture_linucb"), "linear_bandit"
 )
 PRIVILEGED = ("oracle", "posterior_oracle")
 

@@ -67,6 +67,28 @@ def test_the_mirror_turns_the_order_of_the_arms_around(env):
         assert small.cost().max() >= 0.99 * length
 
 
+def test_few_arms_are_mostly_good_ones_and_others_each_time(env):
+    tasks = env.sample_tasks(3000, Rng(0))
+    attacker = ATTACKERS.create("few_arms", budget=2.0)
+    attacker.reset(env.spec, tasks, Rng(1).streams(tasks.ids))
+    first = attacker.offsets
+    touched = first != 0
+    assert (attacker.cost() <= 2.0).all()
+    assert attacker.cost().mean() == pytest.approx(2.0 * 10 / 11, abs=0.02), "of u^(1/10)"
+    for number in (1, 2, 3):
+        assert (touched.sum(1) == number).float().mean() == pytest.approx(1 / 3, abs=0.03)
+    by_rank = touched.gather(1, tasks.means.argsort(1)).float().mean(0)
+    assert (by_rank.diff() > 0.02).all(), by_rank
+    assert first[touched].mean().abs() < 0.1, "up as often as down"
+    attacker.reset(env.spec, tasks, Rng(1).streams(tasks.ids))
+    assert torch.equal(attacker.offsets, first)
+    attacker.reset(env.spec, tasks, Rng(2).streams(tasks.ids))
+    assert (attacker.offsets != first).any(1).all()
+    rooms = make_env("darkroom2")
+    with pytest.raises(UserError, match="needs an environment whose tasks are arms"):
+        attacker.reset(rooms.spec, rooms.sample_tasks(2, Rng(0)), Rng(1).streams(tasks.ids[:2]))
+
+
 def test_contamination_rate_and_separation_of_rewards(env):
     """Poisoned steps show r + offset, the others r; a share eps is poisoned, task by task."""
     env = make_env("bandit", horizon=500)
@@ -179,6 +201,35 @@ def test_attackers_learn_to_hurt_thompson_sampling():
         log = attacker.update(t)
         assert log["norm_max"] <= 2.0
     assert regret[-1] > 2.5 * regret[0], regret
+
+
+def test_the_best_attack_of_every_task_may_be_kept():
+    env = make_env("linear_bandit", horizon=60)
+    tasks = env.sample_tasks(20, Rng(0))
+    attacker = GaussianAttacker(GaussianConfig(keep="best"))
+    last = GaussianAttacker()
+    attacker.learning = last.learning = True
+    earned, offsets, spreads = [], [], []
+    for n in range(5):
+        for each in (last, attacker):
+            t = rollout(env, tasks, AGENTS.create("linucb"), each, 0.4, rng=Rng(1).child(n))
+            each.update(t)
+            assert torch.equal(each.offsets, last.offsets), "learning is not another for it"
+        earned.append(t.true_rewards.sum(1))
+        offsets.append(attacker.offsets)
+        spreads.append(attacker.spreads)
+    assert "least" not in last.tensors()
+    best = torch.stack(earned).argmin(0)
+    assert len(best.unique()) > 2
+    kept = GaussianAttacker(GaussianConfig(keep="best"))
+    kept.load_tensors(attacker.tensors())
+    kept.reset(env.spec, tasks, Rng(1).streams(tasks.ids))
+    rows = torch.arange(20)
+    torch.testing.assert_close(kept.offsets, torch.stack(offsets)[best, rows])
+    torch.testing.assert_close(kept.spreads, torch.stack(spreads)[best, rows])
+    fresh = env.sample_tasks(2, Rng(0), first=100)
+    kept.reset(env.spec, fresh, Rng(1).streams(fresh.ids))
+    assert not kept.offsets.any()
 
 
 def test_without_projection_the_norm_may_drift_but_not_in_evaluation(env):

@@ -94,7 +94,8 @@ def test_every_field_is_read_by_somebody(monkeypatch, tmp_path):
         return original(self, name)
 
     monkeypatch.setattr(Config, "__getattribute__", spy)
-    config = resolve(PretrainConfig, "pretrain", "bandit", "smoke", ["steps=8"], threads=1)
+    sets = ["steps=8", "model.reward_bins=3"]
+    config = resolve(PretrainConfig, "pretrain", "bandit", "smoke", sets, threads=1)
     weights = pretrain(config, tmp_path / "run")
     monkeypatch.chdir(tmp_path)
     room = resolve(
@@ -106,7 +107,8 @@ def test_every_field_is_read_by_somebody(monkeypatch, tmp_path):
         EvaluateConfig, "evaluate", "bandit", "smoke", ["threads=1", "adaptive_rounds=1"],
         attackers=("none", *Bandit.attacks, "learned(ts)", "adaptive(ts)"),
     )  # fmt: skip
-    rooms, linear = ("npg", "q_learning"), ("linucb", "crlinucb", "lin_ts")
+    rooms = ("npg", "q_learning")
+    linear = ("linucb", "crlinucb", "lin_ts", "mixture_linucb")
     features = resolve(EvaluateConfig, "evaluate", "linear_bandit", "smoke", tasks=3)
     evaluate_config(features, [*linear, "posterior_oracle"])
     bandits = [name for name in AGENTS.names() if name not in (*rooms, *linear)]

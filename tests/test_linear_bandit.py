@@ -292,10 +292,73 @@ def test_the_oracle_remembers_what_the_attack_was():
     torch.testing.assert_close(found, logs.softmax(1).float(), atol=2e-4, rtol=0.02)
 
 
+def test_mixture_linucb_sums_the_offsets_out():
+    """Its posterior is what a direct sum over every arm's offset gives, at each of its weights."""
+    env = make_env("linear_bandit", horizon=25)
+    settings = {"axis": 21, "means": 801, "offsets": 9, "eps": 0.3, "untouched": 0.6, "slab": 1.0}
+    agent, _, t = played("mixture_linucb", env, n=3, **settings)
+    line = math.sqrt(0.5) * np.linspace(-4, 4, 21)
+    weights = np.stack(np.meshgrid(line, line, indexing="ij"), -1).reshape(-1, 2)
+    means = weights @ np.array(env.spec.features).T  # (G, A)
+    slab = np.linspace(-3, 3, 9)
+    share = np.exp(-0.5 * slab**2)
+    offsets = np.concatenate([[0.0], slab])
+    share = np.concatenate([[0.6], 0.4 * share / share.sum()])
+
+    def density(x):
+        return np.exp(-0.5 * (x / 0.3) ** 2)
+
+    for task in range(3):
+        posterior = np.exp(-(weights**2).sum(1))
+        for arm in range(10):
+            rewards = t.observed_rewards[task][t.actions[task] == arm].double().numpy()
+            away = rewards[:, None, None] - means[None, :, arm, None]  # (N, G, 1)
+            each = 0.7 * density(away) + 0.3 * density(away - offsets)  # (N, G, O)
+            posterior *= each.prod(0) @ share
+        found = agent.logs[task].softmax(0).double().numpy()
+        np.testing.assert_allclose(found, posterior / posterior.sum(), atol=2e-3)
+    mean = agent.logs.softmax(1).double() @ torch.from_numpy(means)
+    square = agent.logs.softmax(1).double() @ torch.from_numpy(means**2)
+    index = mean + 1.5 * (square - mean**2).sqrt()
+    assert torch.equal(agent.act(None), index.argmax(1))
+
+
+def test_mixture_linucb_without_poison_is_ridge_regression():
+    env = make_env("linear_bandit")
+    agent, _, t = played("mixture_linucb", env, n=5, eps=0.0, axis=201, means=401)
+    x = torch.tensor(env.spec.features)[t.actions]
+    precision = 2 * torch.eye(2) + x.mT @ x / 0.09
+    exact = torch.linalg.solve(precision, (x * t.observed_rewards[..., None]).sum(1) / 0.09)
+    means = exact @ torch.tensor(env.spec.features).T
+    found = agent.logs.softmax(1) @ agent._means
+    torch.testing.assert_close(found, means, atol=0.02, rtol=0)
+
+
+def test_mixture_linucb_sees_through_what_misleads_the_others():
+    env = make_env("linear_bandit")
+    tasks = env.sample_tasks(100, Rng(0))
+
+    def score(agent, attacker):
+        t = rollout(env, tasks, AGENTS.create(agent), attacker, 0.4, rng=Rng(1))
+        return env.score(tasks, t).sum(1).mean().item()
+
+    assert score("mixture_linucb", None) < 5
+    for attack in ("swap", "lower_best"):
+        attacker = ATTACKERS.create(attack)
+        others = [score(name, attacker) for name in ("linucb", "crlinucb", "lin_ts")]
+        assert score("mixture_linucb", attacker) < min(others) / 3
+
+
 @pytest.mark.parametrize("agent", ["linucb", "crlinucb", "lin_ts"])
 def test_without_features_there_is_nothing_to_do(agent):
     with pytest.raises(UserError, match=f"{agent} needs an environment whose arms have features"):
         played(agent, make_env("bandit"))
+
+
+@pytest.mark.parametrize("env", [make_env("bandit"), make_env("linear_bandit", dimension=3)])
+def test_mixture_linucb_needs_few_features(env):
+    with pytest.raises(UserError, match="mixture_linucb needs .* one or two features"):
+        played("mixture_linucb", env)
 
 
 # Models -------------------------------------------------------------------------------------------

@@ -14,12 +14,17 @@ from true rewards r̄ only; the victim is a black box. What the paper leaves ope
 - The penalty is soft, and dividing by the standard deviation changes the scale it works against:
   norms drift to 5 where 3 is allowed. `project` (default) puts φ and σ back onto the budget after
   every update. At evaluation they are projected in any case.
+- An attack that works leaves rewards that are low throughout, and its next gradient is noise: in
+  the linear bandit attackers that go on learning lose what they had found. With `keep=best` a
+  task's attack is in the end the one under which the victim earned least; by default it is the
+  last.
 - The text calls σ a variance, the hyper-parameters speak of a covariance: `spread_norm` says
   whether the penalty takes standard deviations or variances.
 """
 
 from __future__ import annotations
 
+import math
 from typing import Literal
 
 import torch
@@ -33,6 +38,8 @@ from mithridate.errors import UserError
 from mithridate.registry import ATTACKERS
 from mithridate.rng import TaskStreams
 from mithridate.types import EnvSpec, Tasks, Trajectory
+
+PARAMETERS = ("offsets", "log_spreads")
 
 
 class GaussianConfig(Config):
@@ -52,6 +59,9 @@ class GaussianConfig(Config):
     """σ of every arm before the first update; without a spread there is nothing to learn from."""
     iterations: Positive = 20
     """Updates on the same trajectories in a round."""
+    keep: Literal["last", "best"] = "last"
+    """What is used in the end: the parameters after the last round, or, for each task, those of the
+    round in which the victim earned least."""
 
 
 @ATTACKERS.register("gaussian")
@@ -81,9 +91,14 @@ class GaussianAttacker(LearnsPerTask, OffsetAttacker):
             )
         spreads = torch.full((arms,), self.config.initial_spread)
         fresh = {"offsets": torch.zeros(arms), "log_spreads": spreads.log(), **moments(2 * arms)}
+        best = self.config.keep == "best"
+        if best:
+            fresh |= {f"best_{name}": fresh[name] for name in PARAMETERS}
+            fresh["least"] = torch.tensor([math.inf])
         self._rows = self._tasks.rows(tasks.ids.cpu(), fresh)
         mine = self._tasks.at(self._rows)
-        offsets, stds = mine["offsets"], mine["log_spreads"].exp()
+        used = "best_" if best and not self.learning else ""
+        offsets, stds = mine[f"{used}offsets"], mine[f"{used}log_spreads"].exp()
         if not self.learning:
             offsets = project(offsets, self.config.budget)
             stds = self._within_spread_budget(stds)
@@ -102,6 +117,12 @@ class GaussianAttacker(LearnsPerTask, OffsetAttacker):
         shift = (trajectory.proposed_rewards - trajectory.true_rewards).cpu()  # (B, T)
         actions = trajectory.actions.cpu()
         mine = self._tasks.at(self._rows)
+        if self.config.keep == "best":
+            earned = trajectory.true_rewards.cpu().sum(1, keepdim=True)
+            less = earned < mine["least"]
+            mine["least"] = torch.where(less, earned, mine["least"])
+            for name in PARAMETERS:
+                mine[f"best_{name}"] = torch.where(less, mine[name], mine[f"best_{name}"])
         offsets, log_spreads = mine["offsets"], mine["log_spreads"]
         for _ in range(self.config.iterations):
             gradient = self._gradient(offsets, log_spreads, weights, shift, actions)

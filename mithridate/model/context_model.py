@@ -36,7 +36,8 @@ class ContextModel(nn.Module, ABC):
 
     def loss(self, contexts: Contexts) -> Tensor:
         """Cross-entropy to the labels, averaged over all prefixes."""
-        return linear_cross_entropy(self.hidden(contexts), self.head, contexts.labels)
+        hidden = self.hidden(contexts)
+        return linear_cross_entropy(hidden, self.head, contexts.labels, contexts.weights)
 
     @abstractmethod
     def hidden(self, contexts: Contexts) -> Tensor:

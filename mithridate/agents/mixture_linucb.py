@@ -1,0 +1,114 @@
+"""An upper confidence bound for linear rewards that may be poisoned, by Bayes' rule.
+
+A reward of arm a is taken for (1 − ε)·N(μₐ, s²) + ε·N(μₐ + φₐ, s²) with μ = X w, w ~ N(0, σ² I).
+The offsets φ are unknown and independent: 0 with probability `untouched`, else N(0, `slab`²). They
+are summed out arm by arm, on a grid of means and offsets; what remains is a posterior over a grid
+of weights. Pulled is the arm with the largest mean + `width` · standard deviation of μₐ.
+
+It is the reference for what can be inferred without knowing the attack. It is told more than
+LinUCB: ε, the noise and the prior, but nothing that a model does not learn in its training.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Annotated
+
+import torch
+from pydantic import Field
+from torch import Tensor
+
+from mithridate.agents.choice import argmax_random_ties
+from mithridate.config import Config, Fraction, NonNegativeFloat, PositiveFloat
+from mithridate.errors import UserError
+from mithridate.registry import AGENTS
+from mithridate.rng import TaskStreams
+from mithridate.types import EnvSpec, Observation
+
+REACH = 4.0
+"""Of the grid of weights, in standard deviations."""
+FARTHEST = 3.0
+"""Of the grid of offsets, in standard deviations of the slab."""
+Points = Annotated[int, Field(ge=3)]
+
+
+class MixtureLinUCBConfig(Config):
+    eps: Fraction = 0.4
+    """Share of poisoned steps."""
+    width: NonNegativeFloat = 1.5
+    """Factor of the posterior's standard deviation."""
+    prior_std: PositiveFloat = math.sqrt(0.5)
+    """Standard deviation of each weight."""
+    noise_std: PositiveFloat = 0.3
+    """Of the rewards' noise."""
+    untouched: Fraction = 0.5
+    """How probable it is that an arm has no offset."""
+    slab: PositiveFloat = 1.5
+    """Standard deviation of the others' offsets."""
+    axis: Points = 49
+    """Points of the grid along each axis of the weights."""
+    means: Points = 121
+    """Values of an arm's mean that are told apart."""
+    offsets: Points = 25
+    """Values of its offset."""
+
+
+@AGENTS.register("mixture_linucb")
+class MixtureLinUCB:
+    Config = MixtureLinUCBConfig
+
+    def __init__(self, config: MixtureLinUCBConfig | None = None) -> None:
+        self.config = config or MixtureLinUCBConfig()
+
+    def reset(self, spec: EnvSpec, batch: int, rng: TaskStreams) -> None:
+        if spec.features is None or len(spec.features[0]) > 2:
+            raise UserError(
+                "mixture_linucb needs an environment whose arms have one or two features, "
+                "such as linear_bandit"
+            )
+        c, device = self.config, rng.device
+        self._rng, self._rows = rng, torch.arange(batch, device=device)
+        features = torch.tensor(spec.features, device=device)  # (A, D)
+        line = c.prior_std * torch.linspace(-REACH, REACH, c.axis, device=device)
+        weights = torch.cartesian_prod(*[line] * features.shape[1]).view(-1, features.shape[1])
+        self._means = weights @ features.T  # (G, A): what each arm is worth for each weight
+        prior = -0.5 * weights.square().sum(1) / c.prior_std**2  # (G,)
+        self.logs = prior.repeat(batch, 1)
+        """(B, G): the posterior, up to a constant."""
+        most = self._means.abs().max().item()
+        self._values = torch.linspace(-most, most, c.means, device=device)  # (M,)
+        place = (self._means.T + most) / (2 * most) * (c.means - 1)  # (A, G), within the values
+        self._below = place.floor().long().clamp(0, c.means - 2)
+        self._beyond = place - self._below
+        farthest = FARTHEST * c.slab
+        offsets = torch.linspace(-farthest, farthest, c.offsets, device=device)
+        slab = (-0.5 * (offsets / c.slab) ** 2).softmax(0)
+        self._offsets = torch.cat([offsets.new_zeros(1), offsets])  # (O,): none, and the slab's
+        share = torch.cat([slab.new_tensor([c.untouched]), (1 - c.untouched) * slab])
+        self._log_share = share.log()
+        arms = len(features)
+        self._tables = prior.new_zeros(batch, arms, c.means, len(self._offsets))
+        self._said = prior.new_zeros(batch, arms, len(weights))  # of each arm, within `logs`
+
+    def act(self, obs: Observation) -> Tensor:
+        share = self.logs.softmax(1)  # (B, G)
+        mean = share @ self._means
+        variance = (share @ self._means.square() - mean.square()).clamp(min=0)
+        return argmax_random_ties(mean + self.config.width * variance.sqrt(), self._rng.uniform())
+
+    def observe(
+        self, obs: Observation, actions: Tensor, rewards: Tensor, next_obs: Observation
+    ) -> None:
+        c, arm = self.config, (self._rows, actions)
+        away = (rewards[:, None] - self._values) / c.noise_std  # (B, M)
+        clean = -0.5 * away.square() + math.log(max(1 - c.eps, 1e-30))
+        moved = away[..., None] - self._offsets / c.noise_std  # (B, M, O)
+        poisoned = -0.5 * moved.square() + math.log(max(c.eps, 1e-30))
+        table = self._tables[arm] + torch.logaddexp(clean[..., None], poisoned)
+        self._tables[arm] = table
+        marginal = torch.logsumexp(table + self._log_share, 2)  # (B, M)
+        below, beyond = self._below[actions], self._beyond[actions]  # (B, G)
+        low, high = marginal.gather(1, below), marginal.gather(1, below + 1)
+        says = low + beyond * (high - low)
+        self.logs += says - self._said[arm]
+        self._said[arm] = says
