@@ -79,11 +79,6 @@ class ModelConfig(Config):
     """Attention heads per block."""
     width: Positive = 32
     """Embedding dimension; must be a multiple of `heads`."""
-    reward_bins: NonNegative = 0
-    """Where there are arms: a token also has, for its arm, a vector for where its reward lies, by
-    interpolation in a table with this many places. 0: rewards enter linearly, as in DPT."""
-    reward_range: PositiveFloat = 4.0
-    """The table goes from minus this to this."""
 
     @model_validator(mode="after")
     def _heads_divide_width(self) -> ModelConfig:
@@ -263,9 +258,6 @@ class AdversarialConfig(Config):
     sampling."""
     acts_at: PositiveFloat | None = None
     """The temperature that it acts at afterwards; null for the same."""
-    stakes: NonNegativeFloat = 0.0
-    """How much a task counts for which more is at stake: the loss weighs it with the distance of
-    the best arm from the average one, to this power. 0: all tasks count the same."""
     renew: Fraction = 0.05
     """Share of the tasks that is replaced by fresh ones, with fresh attackers, after a round."""
     memory: Positive = 10

@@ -98,8 +98,6 @@ class Contexts:
     """(B, T): where it led."""
     queries: Tensor | None = None
     """(B, T + 1): the state that each label is for."""
-    weights: Tensor | None = None
-    """(B, 1): how much each context counts; all the same if there are none."""
 
     def tensors(self) -> dict[str, Tensor]:
         """The fields that there are."""

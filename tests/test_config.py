@@ -94,8 +94,7 @@ def test_every_field_is_read_by_somebody(monkeypatch, tmp_path):
         return original(self, name)
 
     monkeypatch.setattr(Config, "__getattribute__", spy)
-    sets = ["steps=8", "model.reward_bins=3"]
-    config = resolve(PretrainConfig, "pretrain", "bandit", "smoke", sets, threads=1)
+    config = resolve(PretrainConfig, "pretrain", "bandit", "smoke", ["steps=8"], threads=1)
     weights = pretrain(config, tmp_path / "run")
     monkeypatch.chdir(tmp_path)
     room = resolve(

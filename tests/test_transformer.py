@@ -4,13 +4,12 @@ import pytest
 import torch
 from torch import nn
 
-from mithridate.config import ModelConfig, PretrainConfig, resolve
+from mithridate.config import ModelConfig
 from mithridate.envs import make_env
 from mithridate.errors import UserError
 from mithridate.model.in_context import InContextModel
 from mithridate.model.transformer import Transformer
 from mithridate.rng import Rng
-from mithridate.training.pretrain import pretrain
 
 
 def random_model(seed=0, horizon=40, scale=1.0, **sizes) -> InContextModel:
@@ -73,9 +72,8 @@ def copy_linear(mine, other):
     mine.bias.copy_(other.bias)
 
 
-@pytest.mark.parametrize("bins", [0, 9])
-def test_cached_steps_equal_the_full_forward(bins):
-    model = random_model(reward_bins=bins)
+def test_cached_steps_equal_the_full_forward():
+    model = random_model()
     data = contexts(model, batch=7, length=40)
     with torch.no_grad():
         full = model(data)  # (B, T + 1, A)
@@ -87,36 +85,6 @@ def test_cached_steps_equal_the_full_forward(bins):
             steps.append(model.extend(cache, data.actions[:, t], data.rewards[:, t]))
     assert full.std() > 0.1
     torch.testing.assert_close(torch.stack(steps, 1), full, atol=1e-5, rtol=1e-5)
-
-
-def test_rewards_have_places_of_their_own_for_every_arm():
-    model = random_model(reward_bins=5, reward_range=2.0)  # at -2, -1, 0, 1, 2
-    assert model.places is not None
-    table = model.places.view(5, 5, -1).detach()
-    linear = random_model()
-    linear.load_state_dict(model.state_dict(), strict=False)
-    for arm in range(5):
-        rewards = torch.tensor([-9.0, -2.0, -1.0, 0.25, 1.5, 2.0, 7.0])
-        arms = torch.full((7,), arm)
-        with torch.no_grad():
-            found = model.encode(arms, rewards) - linear.encode(arms, rewards)
-        rows = table[arm]
-        expected = [
-            rows[0], rows[0], rows[1], 0.75 * rows[2] + 0.25 * rows[3],
-            0.5 * rows[3] + 0.5 * rows[4], rows[4], rows[4],
-        ]  # fmt: skip
-        torch.testing.assert_close(found, torch.stack(expected), atol=1e-5, rtol=1e-5)
-    one = random_model(reward_bins=1)
-    with torch.no_grad():
-        both = one.encode(torch.tensor([4, 4]), torch.tensor([-3.0, 0.4]))
-    assert both.isfinite().all()
-
-
-def test_rewards_have_no_places_in_rooms(tmp_path):
-    config = resolve(PretrainConfig, "pretrain", "darkroom2", "smoke", ["model.reward_bins=3"])
-    with pytest.raises(UserError, match=r"model\.reward_bins: only where there are arms"):
-        pretrain(config, tmp_path / "run")
-    assert not (tmp_path / "run").exists()
 
 
 def test_the_future_does_not_leak():

@@ -224,6 +224,7 @@ ARM_ATTACKS = ("none", *Arms.attacks)
 MAIN = ("AT-DPT", "DPT", "TS", "RTS", "UCB1.0", "crUCB")
 LINUCB = Row("LinUCB", "linucb")
 LIN_TS = Row("LinTS", "lin_ts")
+MIXTURE = Row("mixture LinUCB", "mixture_linucb(eps={eps})")
 
 RECIPES = {
     recipe.name: recipe
@@ -356,10 +357,11 @@ RECIPES = {
                 LINUCB,
                 Row("CRLinUCB", "crlinucb(eps={eps},budget={budget})"),
                 LIN_TS,
+                MIXTURE,
                 ORACLE,
             ),
             static=ARM_ATTACKS,
-            targets=("AT-DPT", "DPT", "LinUCB", "CRLinUCB", "LinTS"),
+            targets=("AT-DPT", "DPT", "LinUCB", "CRLinUCB", "LinTS", "mixture LinUCB"),
             table="linear_main",
             replications={"smoke": 2, "laptop": 2, "paper": 10},
         ),
@@ -376,6 +378,7 @@ RECIPES = {
                     for v in ("v1", "v2", "v3")
                 ),
                 LIN_TS,
+                MIXTURE,
                 ORACLE,
             ),
             static=ARM_ATTACKS,

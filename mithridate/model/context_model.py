@@ -36,8 +36,7 @@ class ContextModel(nn.Module, ABC):
 
     def loss(self, contexts: Contexts) -> Tensor:
         """Cross-entropy to the labels, averaged over all prefixes."""
-        hidden = self.hidden(contexts)
-        return linear_cross_entropy(hidden, self.head, contexts.labels, contexts.weights)
+        return linear_cross_entropy(self.hidden(contexts), self.head, contexts.labels)
 
     @abstractmethod
     def hidden(self, contexts: Contexts) -> Tensor:

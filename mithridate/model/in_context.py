@@ -27,10 +27,6 @@ class InContextModel(ContextModel):
         self.n_actions = spec.n_actions
         self.start = nn.Parameter(torch.zeros(config.width))
         self.encoder = nn.Linear(spec.n_actions + 1, config.width)
-        self.places: nn.Parameter | None = None
-        if config.reward_bins:
-            shape = (spec.n_actions * config.reward_bins, config.width)
-            self.places = nn.Parameter(torch.zeros(shape))
         self.transformer = Transformer(config, positions=spec.horizon + 1)
         self.head = nn.Linear(config.width, spec.n_actions)
         # Not read: what arms are like is in the weights. They belong to it all the same.
@@ -48,19 +44,7 @@ class InContextModel(ContextModel):
         """Tokens (..., D) of transitions with actions (...) and rewards (...)."""
         one_hot = F.one_hot(actions, self.n_actions).to(rewards.dtype)
         tokens: Tensor = self.encoder(torch.cat([one_hot, rewards.unsqueeze(-1)], -1))
-        if self.places is not None:
-            tokens = tokens + self._place(self.places, actions, rewards)
         return tokens
-
-    def _place(self, table: Tensor, actions: Tensor, rewards: Tensor) -> Tensor:
-        """(..., D): between the two vectors of the arm whose places are next to the reward."""
-        bins, reach = self.config.reward_bins, self.config.reward_range
-        at = ((rewards / reach).clamp(-1, 1) + 1) / 2 * (bins - 1)
-        low = at.floor().clamp(max=max(0, bins - 2))
-        share = (at - low).unsqueeze(-1)
-        first = actions * bins + low.long()
-        after = (first + 1).clamp(max=len(table) - 1)
-        return F.embedding(first, table) * (1 - share) + F.embedding(after, table) * share
 
     def begin(self, batch: int) -> tuple[KVCache, Tensor]:
         """A cache that holds the start token, and the logits (B, A) of the empty context."""
@@ -93,6 +77,4 @@ class InContextModel(ContextModel):
         for layer in (self.encoder, self.head):
             layer.weight.normal_(0.0, layer.in_features**-0.5, generator=generator)
         self.encoder.bias.zero_()
-        if self.places is not None:
-            self.places.normal_(0.0, 0.1, generator=generator)
         self.head.bias.zero_()

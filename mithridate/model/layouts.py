@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from mithridate.config import ModelConfig
-from mithridate.errors import UserError
 from mithridate.model.context_model import ContextModel
 from mithridate.model.in_context import InContextModel
 from mithridate.model.two_stream import TwoStreamModel
@@ -14,6 +13,4 @@ def make_model(config: ModelConfig, spec: EnvSpec) -> ContextModel:
     """Without observations, DPT's layout; with numbered states, two streams."""
     if spec.observation is None:
         return InContextModel(config, spec)
-    if config.reward_bins:
-        raise UserError("model.reward_bins: only where there are arms and no states; set it 0")
     return TwoStreamModel(config, spec)

@@ -8,15 +8,8 @@ from torch import Tensor, nn
 from mithridate.model import dispatch
 
 
-def linear_cross_entropy(
-    hidden: Tensor, head: nn.Linear, labels: Tensor, weights: Tensor | None = None
-) -> Tensor:
-    """Mean cross-entropy of softmax(head(hidden)), hidden (..., D), to labels (...); a weighted
-    mean if there are weights, which must broadcast to the labels' shape."""
-    if weights is not None:
-        losses = F.cross_entropy(head(hidden).flatten(0, -2), labels.flatten(), reduction="none")
-        weights = weights.expand_as(labels).flatten()
-        return (weights * losses).sum() / weights.sum()
+def linear_cross_entropy(hidden: Tensor, head: nn.Linear, labels: Tensor) -> Tensor:
+    """Mean cross-entropy of softmax(head(hidden)), hidden (..., D), to labels (...)."""
     hidden, labels = hidden.flatten(0, -2), labels.flatten()
     if dispatch.cross_entropy_is_native(hidden):
         return dispatch.NativeCrossEntropy.apply(hidden, head.weight, head.bias, labels)  # type: ignore[no-untyped-call,no-any-return]

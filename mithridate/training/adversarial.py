@@ -178,18 +178,10 @@ class AdversarialTraining:
         return self._taught(contexts, tasks, rng.child("labels"))
 
     def _taught(self, contexts: Contexts, tasks: Tasks, rng: Rng) -> Contexts:
-        """What the model is to learn from contexts of these tasks, and how much each counts."""
-        if self.config.suboptimal:
-            contexts = self._suboptimal(contexts, tasks, rng)
-        if self.config.stakes:
-            values = self.env.action_values(tasks, self.env.reset(tasks))  # (B, A)
-            distance = values.amax(1, keepdim=True) - values.mean(1, keepdim=True)
-            contexts = replace(contexts, weights=distance**self.config.stakes)
-        return contexts
-
-    def _suboptimal(self, contexts: Contexts, tasks: Tasks, rng: Rng) -> Contexts:
         """A share of the labels replaced by the second-best action, ties at random. What is as good
         as the best is not second-best."""
+        if not self.config.suboptimal:
+            return contexts
         draw = rng.generator()
         if contexts.queries is None:
             values = self.env.action_values(tasks, self.env.reset(tasks))[:, None]
@@ -328,8 +320,6 @@ def with_fingerprint(config: AdversarialConfig) -> AdversarialConfig:
     except UserError as error:
         raise UserError(f"start '{config.start}': {error}") from None
     # What is wrong is found before anything is made.
-    if config.stakes and env.spec.n_states is not None:
-        raise UserError("stakes: only where all of a task's arms are there at every step; set it 0")
     _population(config), _targets(config, env, start)
     found = {f"{name}_sha256": _sha256(getattr(config, name)) for name in (START, RIVAL)}
     return config.model_copy(update=found)

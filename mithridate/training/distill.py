@@ -20,7 +20,6 @@ from mithridate.attackers.budget import make_attacker
 from mithridate.config import DistillConfig
 from mithridate.envs import env_of
 from mithridate.errors import UserError
-from mithridate.model.layouts import make_model
 from mithridate.model.weights import tensors_sha256
 from mithridate.rng import Rng
 from mithridate.rollout import rollout
@@ -96,7 +95,6 @@ def distill(
     """Distil in the directory `out` (default runs/distill-<env>-<hash>), or go on where an earlier
     call stopped. Returns the path of the weights."""
     config = with_fingerprint(config)
-    make_model(config.model, env_of(config.env).spec)
     directory = Path(out) if out else default_directory(config)
     return run_training(
         config, directory, lambda: Distillation(config), watchers, stage="distill", kind="ad"

@@ -75,7 +75,6 @@ def pretrain(
 ) -> Path:
     """Pretrain in the directory `out` (default runs/pretrain-<env>-<hash>), or go on where an
     earlier call stopped. Returns the path of the weights."""
-    make_model(config.model, env_of(config.env).spec)  # what is wrong is found before a run is made
     directory = Path(out) if out else default_directory(config)
     return run_training(
         config, directory, lambda: Pretraining(config), watchers, stage="pretrain", kind="dpt"
