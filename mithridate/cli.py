@@ -74,9 +74,9 @@ def evaluate(
         str | None,
         typer.Option(
             help="Comma-separated: none (default), uniform, raise_worst, lower_best, swap, mirror, "
-            "files of `mithridate attack`, or learned(AGENT), in rooms pooled(AGENT), with arms "
-            "adaptive(AGENT) and from_nothing(AGENT), which train attackers now; without (AGENT), "
-            "against every agent."
+            "few_arms, files of `mithridate attack`, or learned(AGENT), in rooms pooled(AGENT), "
+            "with arms kept(AGENT), adaptive(AGENT) and from_nothing(AGENT), which train attackers "
+            "now; without (AGENT), against every agent."
         ),
     ] = None,
     eps: Eps = None,

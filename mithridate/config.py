@@ -330,14 +330,14 @@ class EvaluateConfig(Config):
     replications: Positive = 1
     """Independent repetitions, each with its own tasks."""
     attackers: Names = ("none",)
-    """Each of them none, a registered attacker, learned(TARGET), pooled(TARGET), adaptive(TARGET)
-    or from_nothing(TARGET), or attackers from files."""
+    """Each of them none, a registered attacker, learned(TARGET), kept(TARGET), pooled(TARGET),
+    adaptive(TARGET) or from_nothing(TARGET), or attackers from files."""
     eps: Fraction = 0.4
     """Probability that a step's reward is replaced by the attacker's (none: unused)."""
     budget: NonNegativeFloat = 3.0
     """Bound on the norm of the attack (none: unused)."""
     rounds: Positive = 20
-    """Rounds of training for attackers that are learned(TARGET) or pooled(TARGET)."""
+    """Rounds of training for attackers that are learned(TARGET), kept(TARGET) or pooled(TARGET)."""
     adaptive_rounds: Positive = 40
     """Rounds of training for attackers that are adaptive(TARGET) or from_nothing(TARGET)."""
     block: Positive = 250

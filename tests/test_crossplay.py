@@ -165,6 +165,9 @@ def test_attackers_of_another_kind_are_refused():
     )
     assert result.columns() == ["from_nothing(ts)"]
     assert result.records[0].attacker == "adaptive(tilt=0)"
+    result = evaluate_config(config(attackers=("kept(ts)",), budget=2.0), ["ts"])
+    assert result.columns() == ["kept(ts)"] and result.records[0].norm <= 2.0
+    assert result.records[0].attacker == "gaussian(keep=best)"
     with pytest.raises(UserError, match=r"several kinds: adaptive, adaptive\(tilt=0\), gaussian"):
         evaluate_config(config(attackers=("runs/*",), budget=2.0), ["ts"])
     with pytest.raises(UserError, match="another environment"):

@@ -164,7 +164,7 @@ def test_a_training_may_start_from_another_model(monkeypatch):
     second = Model("train", {"eps": 0.2, "rounds": 7}, start="at-dpt-b1", paper=Model("train"))
     monkeypatch.setitem(MODELS, "second", second)
     recipe = replace(
-        TINY, rows=(Row("second", "second"),), targets=(), adaptive=(), from_nothing=()
+        TINY, rows=(Row("second", "second"),), targets=(), kept=(), adaptive=(), from_nothing=()
     )
     trained = plan(recipe, "laptop", 2).trainings
     assert len(trained) == 4, "two levels and two replications"
@@ -196,7 +196,7 @@ TINY = Recipe(
         Row("AT-DPT (A)", "at-dpt-adaptive"), Row("AD [TS]", "ad-ts"), Row("TS", "ts"),
         Row("posterior oracle", "posterior_oracle"),
     ),
-    static=("none",), targets=("AD [TS]",), adaptive=("TS",), from_nothing=("TS",),
+    static=("none",), targets=("AD [TS]",), kept=("TS",), adaptive=("TS",), from_nothing=("TS",),
     table="bandit_adaptive_full",
     levels=(Level(0.4, 1.0), Level(0.4, 3.0)),
 )  # fmt: skip
@@ -212,11 +212,13 @@ def test_every_kind_of_stage_runs_and_is_reported(tmp_path, monkeypatch):
     assert section.done == section.total
     for table, budget in zip(section.tables, (1.0, 3.0), strict=True):
         assert table.level.budget == budget
-        assert table.columns == ["adaptive(TS)", "from_nothing(TS)", "learned(AD [TS])", "none"]
+        assert table.columns == [
+            "adaptive(TS)", "from_nothing(TS)", "learned(AD [TS])", "kept(TS)", "none",
+        ]  # fmt: skip
         assert all(cell.mean is not None for cell in table.cells())
         assert not [flag for flag in table.flags if flag.code == "over-budget"]
     attacked = {r["attacker"] for r in section.records if r["target"] == "TS"}
-    assert attacked == {"adaptive", "adaptive(tilt=0)"}
+    assert attacked == {"adaptive", "adaptive(tilt=0)", "gaussian(keep=best)"}
     curves = [curve.title for curve in section.curves if "of adversarial training" in curve.title]
     assert [title.rpartition("train ")[2] for title in curves] == [
         f"at-dpt-adaptive, eps 0.4, B {budget}" for budget in (1, 3)

@@ -25,12 +25,14 @@ class Flag:
 
 KINDS = {
     "learned": None,
+    "kept": "gaussian(keep=best)",
     "pooled": "pooled",
     "adaptive": "adaptive",
     "from_nothing": "adaptive(tilt=0)",
 }
-"""What attackers that are trained are called, and what they are: adaptive ones begin with a guess,
-or, like the paper's, from nothing. Which one is *the* learned attacker is up to the environment."""
+"""What attackers that are trained are called, and what they are: kept ones are used as they were
+when they hurt most; adaptive ones begin with a guess, or, like the paper's, from nothing. Which one
+is *the* learned attacker is up to the environment."""
 
 
 def column_name(attacker: str, target: str | None) -> str:
@@ -39,6 +41,8 @@ def column_name(attacker: str, target: str | None) -> str:
         return attacker
     name, parameters = parse_call(attacker, "attacker")
     kind = "pooled" if name == "pooled" else "learned"
+    if name == "gaussian" and parameters.get("keep") == "best":
+        kind = "kept"
     if name == "adaptive":
         kind = "from_nothing" if parameters.get("tilt") == 0 else "adaptive"
     return f"{kind}({target})"

@@ -151,6 +151,8 @@ class Recipe:
     """Attackers that do not learn; none is the clean column."""
     targets: tuple[str, ...]
     """Labels of the rows that attackers are trained against."""
+    kept: tuple[str, ...] = ()
+    """Labels of the rows that attackers are trained against of which the best are kept."""
     pooled: tuple[str, ...] = ()
     """Labels of the rows that attackers are trained against that learn from all tasks together."""
     adaptive: tuple[str, ...] = ()
@@ -171,7 +173,7 @@ class Recipe:
     def __post_init__(self) -> None:
         labels = {row.label for row in self.rows}
         drawn = (row for row, _ in self.pictures)
-        trained = (*self.targets, *self.pooled, *self.adaptive, *self.from_nothing)
+        trained = (*self.targets, *self.kept, *self.pooled, *self.adaptive, *self.from_nothing)
         missing = {*trained, *drawn} - labels
         if missing:
             raise ValueError(f"recipe {self.name}: targets {missing} are not among the rows")
@@ -188,6 +190,7 @@ class Recipe:
     def columns(self, level: Level) -> list[str]:
         """The attackers that everybody meets at a level."""
         columns = [*self.static, *(f"learned({target})" for target in self.targets)]
+        columns += [f"kept({target})" for target in self.kept]
         columns += [f"pooled({target})" for target in self.pooled]
         if self.adaptive_at is None or level.eps in self.adaptive_at:
             columns += [f"adaptive({target})" for target in self.adaptive]
@@ -362,6 +365,7 @@ RECIPES = {
             ),
             static=ARM_ATTACKS,
             targets=("AT-DPT", "DPT", "LinUCB", "CRLinUCB", "LinTS", "mixture LinUCB"),
+            kept=("AT-DPT", "DPT", "LinUCB"),
             table="linear_main",
             replications={"smoke": 2, "laptop": 2, "paper": 10},
         ),

@@ -54,7 +54,8 @@ def picture(room: Room) -> str:
 
 def column_title(column: str) -> str:
     if meant := trained_against(column):
-        return ": ".join(meant).replace("from_nothing", "adaptive, from nothing")
+        said = {"from_nothing": "adaptive, from nothing", "kept": "learned, best kept"}
+        return f"{said.get(meant[0], meant[0])}: {meant[1]}"
     return {"none": "clean", "uniform": "uniform random"}.get(column, column.replace("_", " "))
 
 

@@ -85,8 +85,8 @@ def _paper_column(column: str, table: str | None) -> str:
         return COLUMNS.get(column, "")
     attackers, target = meant[0], ALGORITHMS.get(meant[1], meant[1])
     if table is not None and "adaptive" in table:
-        if attackers == "adaptive":
-            return ""  # the paper's begin from nothing
+        if attackers not in ("learned", "from_nothing"):
+            return ""  # the paper's adaptive ones begin from nothing
         own = {"learned": "AT-DPT (n-A)", "from_nothing": "AT-DPT (A)"}[attackers]
         kind = {"learned": "non-adaptive", "from_nothing": "adaptive"}[attackers]
         return f"{kind}:{'AT-DPT' if target == own else target}"

@@ -174,7 +174,7 @@ def _table(
     ]  # fmt: skip
     cells = Cells(here, metric.better)
     # The order of the paper: adaptive and learned attackers, random, structured, clean.
-    first_come = ("adaptive", "from_nothing", "learned", "pooled")
+    first_come = ("adaptive", "from_nothing", "learned", "kept", "pooled")
     order = sorted(
         recipe.columns(level),
         key=lambda c: (c == "none", *(not c.startswith(k) for k in first_come), c != "uniform"),
@@ -289,6 +289,8 @@ def _attack_lines(
     for name, label in labels.items():
         if name in artifacts and artifacts[name].manifest["kind"] == "attack":
             who, _, level = label.partition(", eps ")
+            if who.startswith("kept"):
+                continue  # they learn as learned ones do
             log = read_log(artifacts[name].path / "log.jsonl")
             points = [(line["step"], line["score_mean"]) for line in log if "score_mean" in line]
             at_level = lines.setdefault(f"eps {level}", {})
