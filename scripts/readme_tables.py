@@ -16,6 +16,7 @@ TABLES = {
     "README.md": {
         "results": "report_files/bandit_main-laptop-3x-s0-eps0.4.csv",
         "adaptive": "report_files/bandit_adaptive-laptop-1x-s0-eps0.4.csv",
+        "linear": "linear_files/linear_main-laptop-2x-s0-eps0.4.csv",
         "rooms": "darkroom2_files/darkroom2_main-laptop-2x-s0-eps0.4.csv",
     },
     "results/README.md": {
@@ -30,12 +31,14 @@ TABLES = {
 """By file, and the name between its markers."""
 COLUMNS = {
     "adaptive": ("adaptive(", "from_nothing(", "learned("),
+    "linear": ("learned(", "kept(", "uniform", "none"),
     "rooms": ("learned(", "pooled(", "uniform", "swap_goals", "none"),
 }
 """How the columns of a table begin that is not shown whole."""
 TITLES = {"none": "clean", "uniform": "uniform random"}
 KINDS = {
     "learned": "",
+    "kept": "best kept: ",
     "pooled": "pooled: ",
     "adaptive": "adaptive: ",
     "from_nothing": "from nothing: ",
