@@ -376,6 +376,8 @@ def test_a_diverging_run_says_so(smoke_model, tmp_path, monkeypatch):
         (['threats=[{"attacker": "swap(budget=4)"}]'], "its budget exceeds"),
         (['threats=[{"target": "dpt-bandit-s0"}]'], "for 5 actions"),
         (['threats=[{"share": 1.0}, {"share": 1e-9}]'], "too small"),
+        (['threats=[{"attacker": "tabular"}]'], "needs an environment with numbered states"),
+        (['threats=[{"target": "npg"}]'], "npg needs an env"),
     ],
 )
 def test_bad_settings(smoke_model, tmp_path, sets, message):

@@ -48,7 +48,7 @@ def test_an_attack_is_resumed_where_it_stopped(tmp_path, monkeypatch):
 
 
 ELSEWHERE = {"npg": "darkroom2", "q_learning": "darkroom2"} | dict.fromkeys(
-    ("linucb", "crlinucb", "lin_ts", "mixture_linucb"), "linear_bandit"
+    ("linucb", "crlinucb", "lin_ts", "mixture_linucb", "mixture_lin_ts"), "linear_bandit"
 )
 PRIVILEGED = ("oracle", "posterior_oracle")
 
@@ -62,6 +62,13 @@ def test_every_agent_can_be_attacked(target, tmp_path):
     learned = LearnedAttack(attack(config, tmp_path / "run"))
     assert (learned.config.target, learned.env.spec.name) == (target, env)
     assert learned.config.attacker == learned.env.learned_attack
+
+
+@pytest.mark.parametrize("target", ["npg", "linucb"])
+def test_nothing_is_made_for_a_target_that_cannot_act_there(target, tmp_path):
+    with pytest.raises(UserError, match=f"{target} needs an environment"):
+        attack(attack_config(target=target), tmp_path / "run")
+    assert not (tmp_path / "run").exists()
 
 
 class Stubborn:

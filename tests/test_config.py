@@ -107,7 +107,7 @@ def test_every_field_is_read_by_somebody(monkeypatch, tmp_path):
         attackers=("none", *Bandit.attacks, "learned(ts)", "adaptive(ts)"),
     )  # fmt: skip
     rooms = ("npg", "q_learning")
-    linear = ("linucb", "crlinucb", "lin_ts", "mixture_linucb")
+    linear = ("linucb", "crlinucb", "lin_ts", "mixture_linucb", "mixture_lin_ts")
     features = resolve(EvaluateConfig, "evaluate", "linear_bandit", "smoke", tasks=3)
     evaluate_config(features, [*linear, "posterior_oracle"])
     bandits = [name for name in AGENTS.names() if name not in (*rooms, *linear)]

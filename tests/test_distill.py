@@ -90,6 +90,7 @@ def test_the_pool_forgets(tmp_path):
         ({"attacker": "swap(budget=4)"}, "its budget exceeds"),
         ({"source": "dpt-bandit-s0"}, "for 5 actions"),
         ({"attacker": "swop"}, "did you mean 'swap'"),
+        ({"source": "npg"}, "npg needs an env"),
     ],
 )
 def test_bad_settings(tmp_path, direct, message):

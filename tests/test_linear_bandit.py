@@ -334,6 +334,21 @@ def test_mixture_linucb_without_poison_is_ridge_regression():
     torch.testing.assert_close(found, means, atol=0.02, rtol=0)
 
 
+@pytest.mark.parametrize("temperature", [1.0, 0.5])
+def test_mixture_lin_ts_pulls_an_arm_as_often_as_it_is_the_best(temperature):
+    """Drawn 2,000 times after the same 30 pulls; temperature 1/2 squares the probabilities."""
+    env = make_env("linear_bandit", horizon=30)
+    settings = {"eps": 0.3, "noise_std": 1.0, "temperature": temperature}
+    agent, _, _ = played("mixture_lin_ts", env, n=4, **settings)
+    share, best = agent.logs.softmax(1), agent._means.argmax(1)
+    arms = torch.stack([share[:, best == arm].sum(1) for arm in range(10)], 1)
+    arms = arms ** (1 / temperature)
+    drawn = torch.stack([agent.act(None) for _ in range(2000)])  # (N, B)
+    often = torch.nn.functional.one_hot(drawn, 10).float().mean(0)
+    torch.testing.assert_close(often, arms / arms.sum(1, keepdim=True), atol=0.045, rtol=0)
+    assert often.amax(1).amin() < 0.9
+
+
 def test_mixture_linucb_sees_through_what_misleads_the_others():
     env = make_env("linear_bandit")
     tasks = env.sample_tasks(100, Rng(0))
@@ -355,10 +370,11 @@ def test_without_features_there_is_nothing_to_do(agent):
         played(agent, make_env("bandit"))
 
 
+@pytest.mark.parametrize("agent", ["mixture_linucb", "mixture_lin_ts"])
 @pytest.mark.parametrize("env", [make_env("bandit"), make_env("linear_bandit", dimension=3)])
-def test_mixture_linucb_needs_few_features(env):
-    with pytest.raises(UserError, match="mixture_linucb needs .* one or two features"):
-        played("mixture_linucb", env)
+def test_mixtures_need_few_features(env, agent):
+    with pytest.raises(UserError, match=f"{agent} needs .* one or two features"):
+        played(agent, env)
 
 
 # Models -------------------------------------------------------------------------------------------
@@ -398,6 +414,24 @@ def test_a_model_without_features_of_its_own_may_try(tmp_path):
     plain = make_model(smoke(PretrainConfig, "pretrain").model, make_env("bandit", arms=4).spec)
     plain.initialise(Rng(0).torch_generator())
     InContextAgent(plain).check(env.spec)
+
+
+def test_no_training_goes_on_from_what_it_could_not_load_again(weights, tmp_path):
+    """A model without features, or for another horizon, can act here; trained on, its weights
+    would not fit the card."""
+    plain = pretrain(
+        resolve(PretrainConfig, "pretrain", "bandit", "smoke", ("env.arms=4", "steps=1")),
+        tmp_path / "plain",
+    )
+    for start, sets, message in (
+        (plain, (), "start .*: it was trained where arms have no features"),
+        (weights, ("env.horizon=10", "batches.long_length=10"), "it was trained for 20 steps, here are 10"),
+    ):
+        with pytest.raises(UserError, match=message):
+            train_adversarially(
+                smoke(AdversarialConfig, "train", *sets, start=str(start)), tmp_path / "run"
+            )
+    assert not (tmp_path / "run").exists()
 
 
 def test_a_trained_model_is_kept_with_its_features(weights, tmp_path):

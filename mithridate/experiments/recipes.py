@@ -227,7 +227,10 @@ ARM_ATTACKS = ("none", *Arms.attacks)
 MAIN = ("AT-DPT", "DPT", "TS", "RTS", "UCB1.0", "crUCB")
 LINUCB = Row("LinUCB", "linucb")
 LIN_TS = Row("LinTS", "lin_ts")
-MIXTURE = Row("mixture LinUCB", "mixture_linucb(eps={eps})")
+MIXTURES = (
+    Row("mixture LinUCB", "mixture_linucb(eps={eps})"),
+    Row("mixture LinTS", "mixture_lin_ts(eps={eps},temperature=0.7)"),
+)
 
 RECIPES = {
     recipe.name: recipe
@@ -360,7 +363,7 @@ RECIPES = {
                 LINUCB,
                 Row("CRLinUCB", "crlinucb(eps={eps},budget={budget})"),
                 LIN_TS,
-                MIXTURE,
+                *MIXTURES,
                 ORACLE,
             ),
             static=ARM_ATTACKS,
@@ -382,7 +385,7 @@ RECIPES = {
                     for v in ("v1", "v2", "v3")
                 ),
                 LIN_TS,
-                MIXTURE,
+                *MIXTURES,
                 ORACLE,
             ),
             static=ARM_ATTACKS,

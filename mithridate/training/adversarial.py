@@ -41,6 +41,7 @@ from mithridate.training.loop import Cadence, Values, Watcher
 from mithridate.training.model_run import run_training
 from mithridate.training.optimiser import Optimiser
 from mithridate.training.run_directory import part
+from mithridate.training.trial import check_start, try_out
 from mithridate.types import Agent, Contexts, Env, Poison, Tasks, Trajectory
 
 START, RIVAL = "start", "rival"
@@ -317,10 +318,11 @@ def with_fingerprint(config: AdversarialConfig) -> AdversarialConfig:
     start = load(config.start)
     try:
         start.check(env.spec)
+        check_start(start.model, env)
     except UserError as error:
         raise UserError(f"start '{config.start}': {error}") from None
-    # What is wrong is found before anything is made.
-    _population(config), _targets(config, env, start)
+    population, _ = _population(config)
+    try_out(env, _targets(config, env, start), (attacker for _, attacker in population.parts))
     found = {f"{name}_sha256": _sha256(getattr(config, name)) for name in (START, RIVAL)}
     return config.model_copy(update=found)
 

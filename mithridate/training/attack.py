@@ -34,6 +34,7 @@ from mithridate.rng import Rng
 from mithridate.rollout import rollout
 from mithridate.training.loop import Cadence, Values, Watcher, train
 from mithridate.training.run_directory import RunDirectory, part
+from mithridate.training.trial import try_out
 from mithridate.types import Attacker, Env, Tasks
 from mithridate.versions import versions
 
@@ -103,7 +104,8 @@ def attack(
     torch.set_num_threads(config.threads)
     where = Path(out) if out else default_directory(config, target)
     config = with_fingerprint(config, target)
-    _try(config)
+    agent = make_agent(config.target if target is None else target)[1]
+    try_out(env_of(config.env), [agent], [_attacker(config)])
     run = RunDirectory(where, config)
     path = run.path / "attackers.safetensors"
     try:
@@ -115,13 +117,6 @@ def attack(
     finally:
         run.close()
     return path
-
-
-def _try(config: AttackConfig) -> None:
-    """Raise a UserError if these attackers are not for this environment."""
-    env = env_of(config.env)
-    tasks = env.sample_tasks(1, Rng(0))
-    _attacker(config).reset(env.spec, tasks, Rng(0).streams(tasks.ids))
 
 
 def with_fingerprint(config: AttackConfig, target: AgentLike | None = None) -> AttackConfig:

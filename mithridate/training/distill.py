@@ -27,6 +27,7 @@ from mithridate.training.loop import Values, Watcher
 from mithridate.training.model_run import run_training
 from mithridate.training.pretrain import Pretraining
 from mithridate.training.run_directory import part
+from mithridate.training.trial import try_out
 from mithridate.types import Attacker, Contexts, Trajectory
 
 
@@ -95,6 +96,7 @@ def distill(
     """Distil in the directory `out` (default runs/distill-<env>-<hash>), or go on where an earlier
     call stopped. Returns the path of the weights."""
     config = with_fingerprint(config)
+    try_out(env_of(config.env), [make_agent(config.source)[1]], [_attacker(config)])
     directory = Path(out) if out else default_directory(config)
     return run_training(
         config, directory, lambda: Distillation(config), watchers, stage="distill", kind="ad"

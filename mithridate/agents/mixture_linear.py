@@ -1,11 +1,13 @@
-"""An upper confidence bound for linear rewards that may be poisoned, by Bayes' rule.
+"""Bayes' rule for linear rewards that may be poisoned, with two ways to act on it.
 
 A reward of arm a is taken for (1 − ε)·N(μₐ, s²) + ε·N(μₐ + φₐ, s²) with μ = X w, w ~ N(0, σ² I).
 The offsets φ are unknown and independent: 0 with probability `untouched`, else N(0, `slab`²). They
 are summed out arm by arm, on a grid of means and offsets; what remains is a posterior over a grid
-of weights. Pulled is the arm with the largest mean + `width` · standard deviation of μₐ.
+of weights. `mixture_linucb` pulls the arm with the largest mean + `width` · standard deviation of
+μₐ; `mixture_lin_ts` draws an arm as often as it is the best one, like a DPT that has learned this
+very posterior.
 
-It is the reference for what can be inferred without knowing the attack. It is told more than
+They are the reference for what can be had without knowing the attack. They are told more than
 LinUCB: ε, the noise and the prior, but nothing that a model does not learn in its training.
 """
 
@@ -18,7 +20,7 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from mithridate.agents.choice import argmax_random_ties
+from mithridate.agents.choice import argmax_random_ties, sample
 from mithridate.config import Config, Fraction, NonNegativeFloat, PositiveFloat
 from mithridate.errors import UserError
 from mithridate.registry import AGENTS
@@ -32,11 +34,9 @@ FARTHEST = 3.0
 Points = Annotated[int, Field(ge=3)]
 
 
-class MixtureLinUCBConfig(Config):
+class MixtureConfig(Config):
     eps: Fraction = 0.4
     """Share of poisoned steps."""
-    width: NonNegativeFloat = 1.5
-    """Factor of the posterior's standard deviation."""
     prior_std: PositiveFloat = math.sqrt(0.5)
     """Standard deviation of each weight."""
     noise_std: PositiveFloat = 0.3
@@ -53,17 +53,26 @@ class MixtureLinUCBConfig(Config):
     """Values of its offset."""
 
 
-@AGENTS.register("mixture_linucb")
-class MixtureLinUCB:
-    Config = MixtureLinUCBConfig
+class MixtureLinUCBConfig(MixtureConfig):
+    width: NonNegativeFloat = 1.5
+    """Factor of the posterior's standard deviation."""
 
-    def __init__(self, config: MixtureLinUCBConfig | None = None) -> None:
-        self.config = config or MixtureLinUCBConfig()
+
+class MixtureLinTSConfig(MixtureConfig):
+    temperature: PositiveFloat = 1.0
+    """Below 1 the probabilities of the arms are sharpened, as in-context agents do."""
+
+
+class MixturePosterior:
+    """What both know; `name` is for the error where it cannot be used."""
+
+    name: str
+    config: MixtureConfig
 
     def reset(self, spec: EnvSpec, batch: int, rng: TaskStreams) -> None:
         if spec.features is None or len(spec.features[0]) > 2:
             raise UserError(
-                "mixture_linucb needs an environment whose arms have one or two features, "
+                f"{self.name} needs an environment whose arms have one or two features, "
                 "such as linear_bandit"
             )
         c, device = self.config, rng.device
@@ -90,12 +99,6 @@ class MixtureLinUCB:
         self._tables = prior.new_zeros(batch, arms, c.means, len(self._offsets))
         self._said = prior.new_zeros(batch, arms, len(weights))  # of each arm, within `logs`
 
-    def act(self, obs: Observation) -> Tensor:
-        share = self.logs.softmax(1)  # (B, G)
-        mean = share @ self._means
-        variance = (share @ self._means.square() - mean.square()).clamp(min=0)
-        return argmax_random_ties(mean + self.config.width * variance.sqrt(), self._rng.uniform())
-
     def observe(
         self, obs: Observation, actions: Tensor, rewards: Tensor, next_obs: Observation
     ) -> None:
@@ -112,3 +115,32 @@ class MixtureLinUCB:
         says = low + beyond * (high - low)
         self.logs += says - self._said[arm]
         self._said[arm] = says
+
+
+@AGENTS.register("mixture_linucb")
+class MixtureLinUCB(MixturePosterior):
+    name = "mixture_linucb"
+    Config = MixtureLinUCBConfig
+
+    def __init__(self, config: MixtureLinUCBConfig | None = None) -> None:
+        self.config: MixtureLinUCBConfig = config or MixtureLinUCBConfig()
+
+    def act(self, obs: Observation) -> Tensor:
+        share = self.logs.softmax(1)  # (B, G)
+        mean = share @ self._means
+        variance = (share @ self._means.square() - mean.square()).clamp(min=0)
+        return argmax_random_ties(mean + self.config.width * variance.sqrt(), self._rng.uniform())
+
+
+@AGENTS.register("mixture_lin_ts")
+class MixtureLinTS(MixturePosterior):
+    name = "mixture_lin_ts"
+    Config = MixtureLinTSConfig
+
+    def __init__(self, config: MixtureLinTSConfig | None = None) -> None:
+        self.config: MixtureLinTSConfig = config or MixtureLinTSConfig()
+
+    def act(self, obs: Observation) -> Tensor:
+        arms = torch.zeros(len(self.logs), self._means.shape[1], device=self.logs.device)
+        arms.index_add_(1, self._means.argmax(1), self.logs.softmax(1))  # (B, A): which is best
+        return sample(arms.log() / self.config.temperature, self._rng.uniform())

@@ -1,0 +1,36 @@
+"""What does not fit is found before a run's directory is made."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from mithridate.errors import UserError
+from mithridate.model.context_model import ContextModel
+from mithridate.rng import Rng
+from mithridate.types import Agent, Attacker, Env
+
+
+def try_out(env: Env, agents: Iterable[Agent | None], attackers: Iterable[Attacker | None]) -> None:
+    """Raise a UserError if one of them is not for this environment."""
+    tasks = env.sample_tasks(1, Rng(0))
+    for attacker in attackers:
+        if attacker is not None:
+            attacker.reset(env.spec, tasks, Rng(0).streams(tasks.ids))
+    for agent in agents:
+        if agent is not None:
+            agent.reset(env.spec, 1, Rng(0).streams(tasks.ids))
+
+
+def check_start(model: ContextModel, env: Env) -> None:
+    """Raise a UserError unless the model, trained on in `env`, can be loaded as a model of `env`:
+    being able to act there is not enough."""
+    if env.spec.features is not None and getattr(model, "features", None) is None:
+        raise UserError(
+            "it was trained where arms have no features, and would not know that it belongs to "
+            "these; pretrain one here"
+        )
+    if model.context_length != env.spec.horizon:
+        raise UserError(
+            f"it was trained for {model.context_length} steps, here are {env.spec.horizon}; "
+            f"train with --set env.horizon={model.context_length}, or pretrain one here"
+        )
