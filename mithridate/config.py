@@ -29,6 +29,8 @@ from mithridate.errors import UserError, unknown
 PRESETS = ("smoke", "laptop", "paper")
 
 Positive = Annotated[int, Field(gt=0)]
+Points = Annotated[int, Field(ge=3)]
+"""Of a grid."""
 NonNegative = Annotated[int, Field(ge=0)]
 PositiveFloat = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 NonNegativeFloat = Annotated[float, Field(ge=0, allow_inf_nan=False)]

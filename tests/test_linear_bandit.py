@@ -232,6 +232,26 @@ def test_linear_thompson_sampling_has_the_exact_posterior():
     assert regret(env, "lin_ts") < 5
 
 
+def test_linear_thompson_sampling_draws_with_the_posteriors_covariance():
+    """20,000 tasks with the same history, which says much of one direction and little of others."""
+    env = make_env("linear_bandit")
+    x = torch.tensor(env.spec.features, dtype=torch.float64)
+    arm, n = 3, 20_000
+    agent = AGENTS.create("lin_ts")
+    agent.reset(env.spec, n, Rng(0).streams(range(n)))
+    for reward in (0.2, 0.5, 0.1):
+        agent.observe(None, torch.full((n,), arm), torch.full((n,), reward), None)
+    often = torch.bincount(agent.act(None), minlength=10) / n
+    precision = 2 * torch.eye(2).double() + 3 * torch.outer(x[arm], x[arm]) / 0.09
+    covariance = torch.linalg.inv(precision)
+    assert covariance[0, 1].abs() > 0.3 * covariance.diagonal().prod().sqrt()
+    normal = torch.distributions.MultivariateNormal(covariance @ x[arm] * 0.8 / 0.09, covariance)
+    torch.manual_seed(0)
+    best = (normal.sample((n,)) @ x.T).argmax(1)
+    exact = torch.bincount(best, minlength=10) / n
+    torch.testing.assert_close(often, exact, atol=0.015, rtol=0)
+
+
 def test_the_oracle_sees_through_the_attack_and_is_thompson_sampling_without_one():
     env = make_env("linear_bandit")
     tasks = env.sample_tasks(100, Rng(0))
@@ -263,6 +283,10 @@ class Alternating:
 
     offsets = None
 
+    def __init__(self, spreads):
+        if spreads is not None:
+            self.spreads = spreads
+
     def reset(self, spec, tasks, rng):
         self.offsets = torch.full((len(tasks), spec.n_actions), 2.0)
 
@@ -274,20 +298,27 @@ class Alternating:
         return torch.zeros(len(self.offsets))
 
 
-def test_the_oracle_remembers_what_the_attack_was():
-    """When it lays its grid anew, rewards of the past count with the offsets of their time."""
+@pytest.mark.parametrize("spread", [0.0, 0.4])
+def test_the_oracle_remembers_what_the_attack_was(spread):
+    """When it lays its grid anew, rewards of the past count with the offsets of their time; what
+    an attacker scatters counts for less: arm a's by a · `spread`."""
     env = make_env("linear_bandit", horizon=70)
     tasks = env.sample_tasks(5, Rng(0))
     oracle = AGENTS.create("posterior_oracle")
-    t = rollout(env, tasks, oracle, Alternating(), 0.4, rng=Rng(1))
+    spreads = spread * torch.arange(10).expand(5, 10) if spread else None
+    t = rollout(env, tasks, oracle, Alternating(spreads), 0.4, rng=Rng(1))
     means = (oracle.belief.weights[:, :, None] * torch.tensor(env.spec.features)).sum(3)
     logs = -oracle.belief.weights.square().sum(2).double()
     for step in range(70):
         mean = means.gather(2, t.actions[:, step, None, None].expand(-1, means.shape[1], 1))
         left = (t.observed_rewards[:, step, None] - mean.squeeze(2)).double()
         moved = left - (-2.0 if step % 2 == 0 else 2.0)
-        density = 0.6 * (-0.5 * (left / 0.3) ** 2).exp() + 0.4 * (-0.5 * (moved / 0.3) ** 2).exp()
-        logs += (density + 1e-300).log()
+        std = (0.09 + (spread * t.actions[:, step, None].double()) ** 2).sqrt()
+        clean, poisoned = (
+            (-0.5 * (left / 0.3) ** 2).exp() / 0.3,
+            (-0.5 * (moved / std) ** 2).exp() / std,
+        )
+        logs += (0.6 * clean + 0.4 * poisoned + 1e-300).log()
     found = oracle.belief.logs.softmax(1)
     torch.testing.assert_close(found, logs.softmax(1).float(), atol=2e-4, rtol=0.02)
 
@@ -296,7 +327,7 @@ def test_mixture_linucb_sums_the_offsets_out():
     """Its posterior is what a direct sum over every arm's offset gives, at each of its weights."""
     env = make_env("linear_bandit", horizon=25)
     settings = {"axis": 21, "means": 801, "offsets": 9, "eps": 0.3, "untouched": 0.6, "slab": 1.0}
-    agent, _, t = played("mixture_linucb", env, n=3, **settings)
+    agent, _, t = played("mixture_linucb", env, n=3, spread=0.4, **settings)
     line = math.sqrt(0.5) * np.linspace(-4, 4, 21)
     weights = np.stack(np.meshgrid(line, line, indexing="ij"), -1).reshape(-1, 2)
     means = weights @ np.array(env.spec.features).T  # (G, A)
@@ -305,15 +336,15 @@ def test_mixture_linucb_sums_the_offsets_out():
     offsets = np.concatenate([[0.0], slab])
     share = np.concatenate([[0.6], 0.4 * share / share.sum()])
 
-    def density(x):
-        return np.exp(-0.5 * (x / 0.3) ** 2)
+    def density(x, std):
+        return np.exp(-0.5 * (x / std) ** 2) / std
 
     for task in range(3):
         posterior = np.exp(-(weights**2).sum(1))
         for arm in range(10):
             rewards = t.observed_rewards[task][t.actions[task] == arm].double().numpy()
             away = rewards[:, None, None] - means[None, :, arm, None]  # (N, G, 1)
-            each = 0.7 * density(away) + 0.3 * density(away - offsets)  # (N, G, O)
+            each = 0.7 * density(away, 0.3) + 0.3 * density(away - offsets, 0.5)  # (N, G, O)
             posterior *= each.prod(0) @ share
         found = agent.logs[task].softmax(0).double().numpy()
         np.testing.assert_allclose(found, posterior / posterior.sum(), atol=2e-3)
@@ -425,7 +456,11 @@ def test_no_training_goes_on_from_what_it_could_not_load_again(weights, tmp_path
     )
     for start, sets, message in (
         (plain, (), "start .*: it was trained where arms have no features"),
-        (weights, ("env.horizon=10", "batches.long_length=10"), "it was trained for 20 steps, here are 10"),
+        (
+            weights,
+            ("env.horizon=10", "batches.long_length=10"),
+            "it was trained for 20 steps, here are 10",
+        ),
     ):
         with pytest.raises(UserError, match=message):
             train_adversarially(

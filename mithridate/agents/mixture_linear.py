@@ -1,6 +1,7 @@
 """Bayes' rule for linear rewards that may be poisoned, with two ways to act on it.
 
-A reward of arm a is taken for (1 − ε)·N(μₐ, s²) + ε·N(μₐ + φₐ, s²) with μ = X w, w ~ N(0, σ² I).
+A reward of arm a is taken for (1 − ε)·N(μₐ, s²) + ε·N(μₐ + φₐ, s² + r²) with μ = X w and
+w ~ N(0, σ² I); r is the `spread` of what an attacker adds, 0.2 as in the median of learned ones.
 The offsets φ are unknown and independent: 0 with probability `untouched`, else N(0, `slab`²). They
 are summed out arm by arm, on a grid of means and offsets; what remains is a posterior over a grid
 of weights. `mixture_linucb` pulls the arm with the largest mean + `width` · standard deviation of
@@ -14,14 +15,12 @@ LinUCB: ε, the noise and the prior, but nothing that a model does not learn in 
 from __future__ import annotations
 
 import math
-from typing import Annotated
 
 import torch
-from pydantic import Field
 from torch import Tensor
 
 from mithridate.agents.choice import argmax_random_ties, sample
-from mithridate.config import Config, Fraction, NonNegativeFloat, PositiveFloat
+from mithridate.config import Config, Fraction, NonNegativeFloat, Points, PositiveFloat
 from mithridate.errors import UserError
 from mithridate.registry import AGENTS
 from mithridate.rng import TaskStreams
@@ -31,7 +30,6 @@ REACH = 4.0
 """Of the grid of weights, in standard deviations."""
 FARTHEST = 3.0
 """Of the grid of offsets, in standard deviations of the slab."""
-Points = Annotated[int, Field(ge=3)]
 
 
 class MixtureConfig(Config):
@@ -45,6 +43,8 @@ class MixtureConfig(Config):
     """How probable it is that an arm has no offset."""
     slab: PositiveFloat = 1.5
     """Standard deviation of the others' offsets."""
+    spread: NonNegativeFloat = 0.2
+    """Of what an attacker adds, around its offset."""
     axis: Points = 49
     """Points of the grid along each axis of the weights."""
     means: Points = 121
@@ -105,8 +105,9 @@ class MixturePosterior:
         c, arm = self.config, (self._rows, actions)
         away = (rewards[:, None] - self._values) / c.noise_std  # (B, M)
         clean = -0.5 * away.square() + math.log(max(1 - c.eps, 1e-30))
-        moved = away[..., None] - self._offsets / c.noise_std  # (B, M, O)
-        poisoned = -0.5 * moved.square() + math.log(max(c.eps, 1e-30))
+        ratio = math.hypot(c.noise_std, c.spread) / c.noise_std
+        moved = (away[..., None] - self._offsets / c.noise_std) / ratio  # (B, M, O)
+        poisoned = -0.5 * moved.square() + math.log(max(c.eps, 1e-30) / ratio)
         table = self._tables[arm] + torch.logaddexp(clean[..., None], poisoned)
         self._tables[arm] = table
         marginal = torch.logsumexp(table + self._log_share, 2)  # (B, M)

@@ -18,7 +18,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from mithridate.config import Config, Positive
+from mithridate.config import Config, Points
 from mithridate.errors import UserError
 from mithridate.registry import AGENTS
 from mithridate.rng import TaskStreams
@@ -26,9 +26,9 @@ from mithridate.types import EnvSpec, Observation, Secrets
 
 
 class PosteriorOracleConfig(Config):
-    grid: Positive = 101
+    grid: Points = 101
     """Values of the mean that are told apart."""
-    axis: Positive = 41
+    axis: Points = 41
     """Where arms have features: points along each axis of the weights' grid."""
     knows: Literal["offsets", "rule"] = "offsets"
     """What of the attack: its offsets, or how they follow from the arms' means."""
@@ -137,7 +137,7 @@ class _Weights:
             raise UserError("posterior_oracle needs features of at most two dimensions")
         line = torch.linspace(-self.REACH, self.REACH, axis, device=rng.device)
         self._grid = torch.cartesian_prod(*[line] * dimension).view(-1, dimension)  # (G, D)
-        self._step = 2 * self.REACH / max(1, axis - 1)
+        self._step = 2 * self.REACH / (axis - 1)
         self._seen: list[tuple[Tensor, Evidence]] = []
         eye = torch.eye(dimension, device=rng.device).expand(batch, -1, -1)
         self._lay(eye.new_zeros(batch, dimension), eye / dimension)
