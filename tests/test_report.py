@@ -42,6 +42,23 @@ def test_paired_differences_use_pairs():
     assert Cells(rows, "lower").cell("A", "none")[1] > 10
 
 
+def test_two_replications_that_happen_to_agree_do_not_make_a_narrow_interval():
+    """The intervals over tasks are 3 and 4: together √(3² + 4²) / 2. From three on they are those
+    over replications."""
+
+    def interval(*means):
+        widths = (3.0, 4.0, 5.0)
+        rows = [record("A", "none", m, r, ci95=widths[r]) for r, m in enumerate(means)]
+        return Cells(rows, "lower").cell("A", "none")[1]
+
+    assert interval(10.0) == 3.0
+    assert interval(10.0, 10.1) == pytest.approx(2.5)
+    assert interval(10.0, 20.0) == pytest.approx(10.0)
+    assert interval(10.0, 10.0, 10.0) == 0.0
+    unknown = [record("A", "none", m, r, ci95=None) for r, m in enumerate((10.0, 20.0))]
+    assert Cells(unknown, "lower").cell("A", "none")[1] == pytest.approx(10.0)
+
+
 def good(agent="A"):
     values = {"none": 10.0, "uniform": 20.0, "learned(TS)": 30.0}
     return [record(agent, c, m + 0.1 * r, r) for c, m in values.items() for r in range(3)]

@@ -5,6 +5,7 @@ They look at one table's records, the cells of all victims, attackers and replic
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -69,23 +70,28 @@ class Cells:
         self.victims: list[str] = list(dict.fromkeys(r["agent"] for r in records))
         self.columns = list(dict.fromkeys(column_of(r) for r in records))
         self._means: dict[tuple[str, str], dict[int, float]] = {}
-        self._ci95: dict[tuple[str, str], float] = {}
+        self._over_tasks: dict[tuple[str, str], list[float]] = {}
         for r in records:
             key = (r["agent"], column_of(r))
             self._means.setdefault(key, {})[r["replication"]] = r["mean"]
-            self._ci95[key] = float("nan") if r["ci95"] is None else r["ci95"]
+            ci95 = math.nan if r["ci95"] is None else r["ci95"]
+            self._over_tasks.setdefault(key, []).append(ci95)
 
     def means(self, victim: str, column: str) -> dict[int, float]:
         """By replication."""
         return self._means.get((victim, column), {})
 
     def cell(self, victim: str, column: str) -> tuple[float, float] | None:
-        """Mean ± 2 SEM over replications; over the tasks, if there is but one."""
+        """Mean ± 2 SEM over replications. Two that happen to agree say little: with fewer than
+        three it is 2 SEM over the tasks of all, if that is more."""
         means = list(self.means(victim, column).values())
         if not means:
             return None
         mean, ci95 = mean_ci95(means)
-        return (mean, self._ci95[victim, column]) if len(means) == 1 else (mean, ci95)
+        if len(means) < FEW_REPLICATIONS:
+            over_tasks = math.hypot(*self._over_tasks[victim, column]) / len(means)
+            ci95 = over_tasks if len(means) == 1 else max(ci95, over_tasks)
+        return mean, ci95
 
     def worse(self, a: float, b: float) -> bool:
         """Whether a is a worse score than b."""

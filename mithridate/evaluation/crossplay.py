@@ -96,7 +96,7 @@ class Evaluation:
         return self.cells.columns
 
     def cell(self, agent: str, column: str) -> tuple[float, float]:
-        """Mean and its interval: over replications, or over the tasks of a single one."""
+        """Mean and its interval, see `Cells.cell`."""
         found = self.cells.cell(agent, column)
         if found is None:
             raise KeyError(f"no cell for {agent} under {column}")
