@@ -226,6 +226,7 @@ ROOM_TARGETS = ("AT-DPT", "DPT", "NPG", "Q-learning")
 ARM_ATTACKS = ("none", *Arms.attacks)
 MAIN = ("AT-DPT", "DPT", "TS", "RTS", "UCB1.0", "crUCB")
 LINUCB = Row("LinUCB", "linucb")
+CRLINUCB = "crlinucb(eps={eps},budget={budget})"
 LIN_TS = Row("LinTS", "lin_ts")
 MIXTURES = (
     Row("mixture LinUCB", "mixture_linucb(eps={eps})"),
@@ -361,7 +362,7 @@ RECIPES = {
                 AT_DPT,
                 DPT,
                 LINUCB,
-                Row("CRLinUCB", "crlinucb(eps={eps},budget={budget})"),
+                Row("CRLinUCB", CRLINUCB),
                 LIN_TS,
                 *MIXTURES,
                 ORACLE,
@@ -380,10 +381,9 @@ RECIPES = {
                 AT_DPT,
                 DPT,
                 LINUCB,
-                *(
-                    Row(f"CRLinUCB{v}", f"crlinucb(variant={v},eps={{eps}},budget={{budget}})")
-                    for v in ("v1", "v2", "v3")
-                ),
+                Row("CRLinUCBv1", "crlinucb(variant=v1,eps={eps},budget={budget})"),
+                Row("CRLinUCBv2", CRLINUCB),
+                Row("CRLinUCBv3", "crlinucb(variant=v3,eps={eps},budget={budget})"),
                 LIN_TS,
                 *MIXTURES,
                 ORACLE,
@@ -398,6 +398,7 @@ RECIPES = {
                 "CRLinUCBv3",
                 "LinTS",
             ),
+            kept=("AT-DPT", "DPT", "LinUCB"),
             table="linear_full",
             levels=tuple(Level(eps) for eps in (0.1, 0.2, 0.4)),
             replications={"smoke": 2, "laptop": 2, "paper": 10},

@@ -23,7 +23,8 @@ TUNED_TO_EPS = {
     "crlinucb(variant=v1)", "crlinucb(variant=v3)", "q_learning",
 }  # fmt: skip
 CLEAN_AT_HIGH_EPS = ("CRLinUCBv1", "CRLinUCBv3")
-"""Whose clean value the paper gives at every eps, although they are tuned to eps: that of 0.4."""
+"""Whose clean value the paper gives at every eps, although they are tuned to eps: it is taken for
+that of 0.4, see docs/linear.md."""
 COLUMNS = {"none": "clean", "uniform": "unif. random"}
 TABLES = {
     "bandit": "bandit_full", "linear_bandit": "linear_full", "darkroom2": "darkroom2_full",
