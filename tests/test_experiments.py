@@ -2,6 +2,7 @@
 
 import json
 import random
+import re
 import shutil
 import signal
 import subprocess
@@ -409,3 +410,16 @@ def test_who_was_taken_for_dead_publishes_nothing(tmp_path, monkeypatch):
     monkeypatch.setattr(Claim, "held", lambda self: False)
     assert perform(stage, store) == "busy"
     assert store.names() == []
+
+
+def test_a_dry_run_says_what_would_be_taken_from_the_package(cli, tmp_path):
+    def state(*more):
+        code, out, _ = cli("reproduce", "linear_main", "--dry-run", *more, cwd=tmp_path)
+        line = next(line for line in out.splitlines() if "train at-dpt #1" in line)
+        count = re.search(r"(\d+) stages, (\d+) to do", out)
+        return code, "shipped" in line, int(count[1]) - int(count[2])
+
+    assert state() == (0, False, 0)
+    assert state("--shipped") == (0, True, 4), "two replications of DPT and of AT-DPT"
+    assert state("--shipped", "--set", "train.rounds=9") == (0, False, 2)
+    assert not list(tmp_path.iterdir())

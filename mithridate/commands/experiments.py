@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.table import Table
 
 from mithridate.commands.options import Json, Preset, print_json, wide_console
 from mithridate.errors import UserError
+
+if TYPE_CHECKING:
+    from mithridate.experiments.stages import Stage
+    from mithridate.experiments.store import Store
 
 StoreDirectory = Annotated[
     Path, typer.Option("--store", help="Where results are kept.", metavar="DIR")
@@ -61,7 +66,7 @@ def reproduce(
     from mithridate.experiments.executors import check_executor, run_graph
     from mithridate.experiments.plan import plan
     from mithridate.experiments.recipes import RECIPES, recipe_named
-    from mithridate.experiments.stages import in_order
+    from mithridate.experiments.stages import in_order, looks_shipped
     from mithridate.experiments.store import Store
     from mithridate.progress import GraphProgress
 
@@ -82,12 +87,16 @@ def reproduce(
     stages = in_order([stage for one in plans for stage in one.stages()])
     if dry_run:
         found = Store(store) if (store / "store.json").exists() else None
-        _show_stages(stages, found)
+        _show_stages(stages, found, shipped)
         return
     opened = Store.open(store)
     for planned in plans:
         opened.remember(planned.name, planned.describe())
-    with GraphProgress(lambda left: seconds(left, opened)) as progress:
+
+    def time_left(left: Iterable[Stage]) -> float:
+        return seconds([s for s in left if not (shipped and looks_shipped(s))], opened)
+
+    with GraphProgress(time_left) as progress:
         run_graph(
             stages, opened, executor, workers=workers, address=address, shipped=shipped,
             watcher=progress,
@@ -100,8 +109,9 @@ def reproduce(
     print(f"next: mithridate report --store {store}")
 
 
-def _show_stages(stages: list[Any], store: Any) -> None:
+def _show_stages(stages: list[Stage], store: Store | None, shipped: bool) -> None:
     from mithridate.experiments.estimate import readable, seconds
+    from mithridate.experiments.stages import looks_shipped
 
     table = Table(title="Stages")
     for column in ("stage", "what it is", "state", "estimate"):
@@ -110,10 +120,11 @@ def _show_stages(stages: list[Any], store: Any) -> None:
     for stage in stages:
         done = store is not None and store.get(stage.name) is not None
         running = store is not None and not done and store.claimed(stage.name)
-        state = "done" if done else "running" if running else "to do"
-        estimate = "" if done else readable(seconds([stage], store))
+        taken = shipped and not done and looks_shipped(stage)
+        state = "done" if done else "running" if running else "shipped" if taken else "to do"
+        estimate = "" if done or taken else readable(seconds([stage], store))
         table.add_row(stage.name, stage.label, state, estimate)
-        left += [] if done else [stage]
+        left += [] if done or taken else [stage]
     wide_console().print(table)
     print(f"{len(stages)} stages, {len(left)} to do, about {readable(seconds(left, store))}")
 

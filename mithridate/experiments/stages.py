@@ -13,7 +13,7 @@ import shutil
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cache, cached_property
 from pathlib import Path
 from typing import Any, Literal
 
@@ -239,33 +239,49 @@ SHIPPED: dict[str, tuple[str, type[Config]]] = {
 """What a stage's model is called on its card, and its configuration."""
 
 
-def _copy_shipped(stage: Stage, work: Path, inputs: dict[str, Artifact]) -> bool:
-    """If a shipped model is what this training would give, take it: the same configuration, the
-    same version of the code and, for adversarial training, the same weights to start from (and
-    of the rival)."""
+def looks_shipped(stage: Stage) -> bool:
+    """Whether `perform` is likely to find a shipped model; what it starts from is not looked at."""
+    return next(_fitting(stage), None) is not None
+
+
+def _fitting(stage: Stage) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Shipped models with the stage's configuration and version of the code, and how each was
+    trained."""
     if stage.kind not in SHIPPED:
-        return False
+        return
     card_kind, kind = SHIPPED[stage.kind]
-    weights = {
-        role: tensors_sha256(load_model(artifact.path / "model.safetensors")[0].state_dict())
-        for role, artifact in inputs.items()
-    }
-    for name in zoo_names():
-        card = load_model(name)[1]
+    for name, card in _shipped_cards().items():
         trained_by = card.get("stage_version", 1)
         if (card["kind"], trained_by) != (card_kind, versions.STAGES[stage.kind]):
             continue
         training = parse(kind, card["training"]).to_json()  # fields that are new get their defaults
+        if _without_models(training) == _without_models(stage.config):
+            yield name, training
+
+
+@cache
+def _shipped_cards() -> dict[str, dict[str, Any]]:
+    return {name: load_model(name)[1] for name in zoo_names()}
+
+
+def _copy_shipped(stage: Stage, work: Path, inputs: dict[str, Artifact]) -> bool:
+    """If a shipped model is what this training would give, take it: the same configuration, the
+    same version of the code and, for adversarial training, the same weights to start from (and
+    of the rival)."""
+    for name, training in _fitting(stage):
+        weights = {
+            role: tensors_sha256(load_model(artifact.path / "model.safetensors")[0].state_dict())
+            for role, artifact in inputs.items()
+        }
         if any(training[f"{role}_sha256"] != sha for role, sha in weights.items()):
             continue
-        if _without_models(training) == _without_models(stage.config):
-            path = find(name)
-            shutil.copyfile(path, work / OUT / "model.safetensors")
-            shutil.copyfile(path.with_suffix(".json"), work / OUT / "model.json")
-            log = path.with_suffix(".log.jsonl")
-            if log.exists():
-                shutil.copyfile(log, work / OUT / "log.jsonl")
-            return True
+        path = find(name)
+        shutil.copyfile(path, work / OUT / "model.safetensors")
+        shutil.copyfile(path.with_suffix(".json"), work / OUT / "model.json")
+        log = path.with_suffix(".log.jsonl")
+        if log.exists():
+            shutil.copyfile(log, work / OUT / "log.jsonl")
+        return True
     return False
 
 
