@@ -23,6 +23,7 @@ TABLES = {
         f"{name} eps {eps}": f"{files}-eps{eps}.csv"
         for name, files in (
             ("bandit_full", "report_files/bandit_full-laptop-3x-s0"),
+            ("linear_full", "linear_files/linear_full-laptop-2x-s0"),
             ("darkroom2_full", "darkroom2_files/darkroom2_full-laptop-1x-s0"),
         )
         for eps in ("0.1", "0.2", "0.4")
