@@ -15,7 +15,7 @@ from mithridate.experiments.recipes import RECIPES
 from mithridate.experiments.store import Store
 from mithridate.report.figures import x_range
 from mithridate.report.html import render, write_report
-from mithridate.report.summary import CurveView, summarise
+from mithridate.report.summary import CurveView, _without_outliers, summarise
 from mithridate.report.svg import line_chart
 from mithridate.report.watch import server
 
@@ -28,6 +28,19 @@ def record(agent, column, mean, replication=0, **more):
         "norm": 2.5, "level": 0.4, "replication": replication, "mean": mean, "ci95": 1.0,
         "tasks": 200, **more,
     }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("values", "scale"),
+    [
+        ([4.1, 9.3, 9.7, 167.6, 10.3, 13.8, 8.9, 3.4, 4.0], (3.4, 13.8)),
+        ([390.0, 385.0, 240.0, 250.0, 230.0, -900.0], (230.0, 390.0)),
+        ([4.0, 5.0, 100.0], (4.0, 100.0)),
+        ([7.0, 7.0, 7.0, 7.0], (7.0, 7.0)),
+    ],
+)
+def test_one_hopeless_algorithm_does_not_make_the_others_look_alike(values, scale):
+    assert _without_outliers(values) == scale
 
 
 # Statistics and flags ------------------------------------------------------------------------

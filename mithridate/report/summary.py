@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import re
+import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -219,8 +220,18 @@ def _share(env: EnvConfig, cells: Cells, column: str, value: float) -> float:
     scale = colour_range(env, column)
     if scale is None:
         known = [cell[0] for victim in cells.victims if (cell := cells.cell(victim, column))]
-        scale = (min(known), max(known))
+        scale = _without_outliers(known)
     return orange(value, scale, lower_is_better=cells.better == "lower")
+
+
+def _without_outliers(values: list[float]) -> tuple[float, float]:
+    """From the least to the greatest. One that is far from all others (Tukey's fences) would make
+    the others look alike, so it does not count."""
+    if len(values) > 3:
+        first, _, third = statistics.quantiles(values, method="inclusive")
+        reach = 1.5 * (third - first)
+        values = [v for v in values if first - reach <= v <= third + reach]
+    return min(values), max(values)
 
 
 def _verdict(
