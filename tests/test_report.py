@@ -9,13 +9,14 @@ import urllib.request
 
 import pytest
 
+from mithridate.envs.linear_bandit import LinearBanditConfig
 from mithridate.evaluation.checks import Cells, flags, paired_difference
 from mithridate.experiments.plan import plan
 from mithridate.experiments.recipes import RECIPES
 from mithridate.experiments.store import Store
 from mithridate.report.figures import x_range
 from mithridate.report.html import render, write_report
-from mithridate.report.summary import CurveView, _without_outliers, summarise
+from mithridate.report.summary import CurveView, _share, _without_outliers, summarise
 from mithridate.report.svg import line_chart
 from mithridate.report.watch import server
 
@@ -39,8 +40,16 @@ def record(agent, column, mean, replication=0, **more):
         ([7.0, 7.0, 7.0, 7.0], (7.0, 7.0)),
     ],
 )
-def test_one_hopeless_algorithm_does_not_make_the_others_look_alike(values, scale):
+def test_a_scale_leaves_outliers_out(values, scale):
     assert _without_outliers(values) == scale
+
+
+def test_one_hopeless_algorithm_does_not_make_the_others_look_alike():
+    env = LinearBanditConfig(name="linear_bandit")
+    regret = {"A": 4.0, "B": 9.0, "C": 10.0, "D": 14.0, "hopeless": 170.0}
+    rows = [record(victim, "swap", mean, 0) for victim, mean in regret.items()]
+    shares = [_share(env, Cells(rows, "lower"), "swap", mean) for mean in regret.values()]
+    assert shares == pytest.approx([0.5, 0.275, 0.23, 0.05, 0.05])
 
 
 # Statistics and flags ------------------------------------------------------------------------
