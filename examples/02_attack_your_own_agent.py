@@ -1,5 +1,5 @@
-"""An honest robustness figure for an algorithm of your own: the worst over a suite of attacks, one
-of them trained against it."""
+"""An honest robustness figure for an algorithm of your own: the worst over a suite of attacks, two
+of them trained against it. The second keeps, of all its rounds, those that hurt most."""
 
 import random
 
@@ -26,7 +26,7 @@ class EpsilonGreedy:
 
 agents = {"AT-DPT": mi.load("at-dpt-bandit-s0"), "eps-greedy": EpsilonGreedy}
 attackers = ["none", "uniform", "raise_worst", "lower_best", "swap", "mirror"]
-attackers += ["learned(eps-greedy)"]
+attackers += ["learned(eps-greedy)", "kept(eps-greedy)"]
 result = mi.evaluate(
     "bandit", agents, attackers=attackers, eps=0.4, budget=3.0, tasks=50, rounds=10, seed=0
 )
