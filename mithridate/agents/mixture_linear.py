@@ -1,7 +1,7 @@
 """Bayes' rule for linear rewards that may be poisoned, with two ways to act on it.
 
 A reward of arm a is taken for (1 − ε)·N(μₐ, s²) + ε·N(μₐ + φₐ, s² + r²) with μ = X w and
-w ~ N(0, σ² I); r is the `spread` of what an attacker adds, 0.2 as in the median of learned ones.
+w ~ N(0, σ² I); r is the `spread` of what an attacker adds.
 The offsets φ are unknown and independent: 0 with probability `untouched`, else N(0, `slab`²). They
 are summed out arm by arm, on a grid of means and offsets; what remains is a posterior over a grid
 of weights. `mixture_linucb` pulls the arm with the largest mean + `width` · standard deviation of
@@ -64,15 +64,15 @@ class MixtureLinTSConfig(MixtureConfig):
 
 
 class MixturePosterior:
-    """What both know; `name` is for the error where it cannot be used."""
+    """What is known of the weights, which both share."""
 
-    name: str
+    registered_name: str
     config: MixtureConfig
 
     def reset(self, spec: EnvSpec, batch: int, rng: TaskStreams) -> None:
         if spec.features is None or len(spec.features[0]) > 2:
             raise UserError(
-                f"{self.name} needs an environment whose arms have one or two features, "
+                f"{self.registered_name} needs an environment whose arms have one or two features, "
                 "such as linear_bandit"
             )
         c, device = self.config, rng.device
@@ -120,7 +120,6 @@ class MixturePosterior:
 
 @AGENTS.register("mixture_linucb")
 class MixtureLinUCB(MixturePosterior):
-    name = "mixture_linucb"
     Config = MixtureLinUCBConfig
 
     def __init__(self, config: MixtureLinUCBConfig | None = None) -> None:
@@ -135,7 +134,6 @@ class MixtureLinUCB(MixturePosterior):
 
 @AGENTS.register("mixture_lin_ts")
 class MixtureLinTS(MixturePosterior):
-    name = "mixture_lin_ts"
     Config = MixtureLinTSConfig
 
     def __init__(self, config: MixtureLinTSConfig | None = None) -> None:
