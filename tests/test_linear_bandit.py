@@ -408,6 +408,12 @@ def test_mixtures_need_few_features(env, agent):
         played(agent, env)
 
 
+@pytest.mark.parametrize("agent", ["posterior_oracle", "mixture_linucb", "mixture_lin_ts"])
+def test_two_points_are_no_grid(agent):
+    with pytest.raises(UserError, match="'axis': input should be greater than or equal to 3"):
+        AGENTS.create(agent, axis=2)
+
+
 # Models -------------------------------------------------------------------------------------------
 
 
