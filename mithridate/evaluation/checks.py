@@ -11,10 +11,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from mithridate.evaluation.statistics import mean_ci95
+import torch
+
+from mithridate.evaluation.statistics import FEW_REPLICATIONS, mean_ci95, over_replications
 from mithridate.registry import parse_call
 
-FEW_REPLICATIONS = 3
 FEW_TASKS = 100
 
 
@@ -82,16 +83,13 @@ class Cells:
         return self._means.get((victim, column), {})
 
     def cell(self, victim: str, column: str) -> tuple[float, float] | None:
-        """Mean ± 2 SEM over replications. Two that happen to agree say little: with fewer than
-        three it is 2 SEM over the tasks of all, if that is more."""
+        """See `over_replications`."""
         means = list(self.means(victim, column).values())
         if not means:
             return None
-        mean, ci95 = mean_ci95(means)
-        if len(means) < FEW_REPLICATIONS:
-            over_tasks = math.hypot(*self._over_tasks[victim, column]) / len(means)
-            ci95 = over_tasks if len(means) == 1 else max(ci95, over_tasks)
-        return mean, ci95
+        known = torch.tensor([means, self._over_tasks[victim, column]], dtype=torch.float64)
+        mean, ci95 = over_replications(known[0], known[1])
+        return mean.item(), ci95.item()
 
     def worse(self, a: float, b: float) -> bool:
         """Whether a is a worse score than b."""

@@ -12,6 +12,7 @@ import torch
 
 from mithridate.errors import UserError
 from mithridate.evaluation.crossplay import Evaluation
+from mithridate.evaluation.statistics import over_replications
 from mithridate.files import make_directory
 
 matplotlib.use("Agg")
@@ -31,8 +32,8 @@ def check_figure(path: Path, option: str = "--figure") -> None:
 
 
 def score_curves(evaluation: Evaluation, path: Path) -> None:
-    """The metric's growth over the episode, one panel for each attacker: mean and 95 % band (over
-    replications, or over the tasks of a single one)."""
+    """The metric's growth over the episode, one panel for each attacker: mean and 95 % band
+    (see `over_replications`)."""
     columns = evaluation.columns()
     wide = min(3, len(columns))
     high = -(-len(columns) // wide)
@@ -51,12 +52,10 @@ def score_curves(evaluation: Evaluation, path: Path) -> None:
 def _score_panel(evaluation: Evaluation, column: str, axes: Any) -> None:
     for agent in evaluation.agents():
         replications = evaluation.curves[agent, column]
-        means = torch.stack([curve.mean for curve in replications])  # (R, T)
-        middle = means.mean(0)
-        if len(replications) == 1:
-            band = replications[0].ci95
-        else:
-            band = 2 * means.std(0) / len(replications) ** 0.5
+        middle, band = over_replications(
+            torch.stack([curve.mean for curve in replications]),
+            torch.stack([curve.ci95 for curve in replications]),
+        )
         steps = torch.arange(1, len(middle) + 1)
         (line,) = axes.plot(steps, middle, label=agent)
         axes.fill_between(
