@@ -1,13 +1,25 @@
-"""Writing files so that a crash, a kill or a full disk never damages what was there before."""
+"""Files: written so that a crash, a kill or a full disk never damages what was there before, and
+read as what they are, the words of a stranger: of a bounded size, of the right kind, and never from
+outside the directory that they claim to be in."""
 
 from __future__ import annotations
 
 import contextlib
+import json
 import os
+import re
+import stat
 import tempfile
 from pathlib import Path
+from typing import Any
 
 from mithridate.errors import UserError
+
+TEXT_LIMIT = 64 * 2**20
+"""Bytes of a text file (JSON, log); no honest one is larger."""
+DATA_LIMIT = 8 * 2**30
+"""Bytes of a file of tensors."""
+LARGEST_INTEGER = 2**63 - 1
 
 
 def write_atomic(path: Path, data: bytes | str) -> None:
@@ -16,18 +28,18 @@ def write_atomic(path: Path, data: bytes | str) -> None:
         data = data.encode()
     temporary = ""
     try:
-        handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+        handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name[:100]}.")
         with os.fdopen(handle, "wb") as file:
             file.write(data)
             file.flush()
             os.fsync(file.fileno())
         os.chmod(temporary, 0o644)
         os.replace(temporary, path)
-    except OSError as error:
+    except (OSError, ValueError) as error:
         if temporary:
             with contextlib.suppress(OSError):
                 os.unlink(temporary)
-        raise UserError(f"cannot write {path}: {error.strerror}") from None
+        raise UserError(f"cannot write {shown(path)}: {reason(error)}") from None
     except BaseException:
         with contextlib.suppress(OSError):
             os.unlink(temporary)
@@ -40,5 +52,106 @@ def make_directory(path: Path) -> None:
         path.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryFile(dir=path):
             pass
-    except OSError as error:
-        raise UserError(f"cannot write to directory {path}: {error.strerror}") from None
+    except (OSError, ValueError) as error:
+        raise UserError(f"cannot write to directory {shown(path)}: {reason(error)}") from None
+
+
+def read_bytes(path: Path, what: str, limit: int = DATA_LIMIT) -> bytes:
+    """All of a regular file. A UserError, which calls it `what`, if it cannot be read, is of another
+    kind (to open a pipe would wait for ever), or is larger than `limit`."""
+    try:
+        handle = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0))
+        with os.fdopen(handle, "rb") as file:
+            status = os.fstat(handle)
+            if not stat.S_ISREG(status.st_mode):
+                raise UserError(f"{what} {shown(path)} is not a regular file")
+            if status.st_size > limit:
+                raise UserError(
+                    f"{what} {shown(path)} has {status.st_size} bytes, more than {limit}"
+                )
+            return file.read(limit)
+    except (OSError, ValueError) as error:
+        raise UserError(f"cannot read {what} {shown(path)}: {reason(error)}") from None
+
+
+def read_text(path: Path, what: str, limit: int = TEXT_LIMIT) -> str:
+    """The same as text (UTF-8)."""
+    try:
+        return read_bytes(path, what, limit).decode()
+    except UnicodeDecodeError:
+        raise UserError(f"{what} {shown(path)} is damaged: not UTF-8") from None
+
+
+def read_json(path: Path, what: str, *, nan: bool = False) -> Any:
+    """A JSON file; see `parse_json`."""
+    text = read_text(path, what)
+    try:
+        return parse_json(text, nan=nan)
+    except ValueError as error:
+        raise UserError(f"{what} {shown(path)} is damaged: {error}") from None
+
+
+def read_json_object(path: Path, what: str, *, nan: bool = False) -> dict[str, Any]:
+    """A JSON file that holds an object."""
+    value = read_json(path, what, nan=nan)
+    if not isinstance(value, dict):
+        raise UserError(f"{what} {shown(path)} is damaged: not a JSON object")
+    return value
+
+
+def parse_json(text: str, *, nan: bool = False) -> Any:
+    """The value that a JSON text stands for. A ValueError if it is none, is nested too deeply, or
+    has numbers that do not fit into 64 bits, or (unless `nan`) none at all (NaN, Infinity)."""
+
+    def integer(digits: str) -> int:
+        if len(digits) > 20 or abs(int(digits)) > LARGEST_INTEGER:
+            raise _Refused("a number is too large")
+        return int(digits)
+
+    def real(digits: str) -> float:
+        value = float(digits)
+        if value in (float("inf"), float("-inf")):
+            raise _Refused("a number is too large")
+        return value
+
+    def constant(name: str) -> float:
+        if not nan:
+            raise _Refused(f"{name} is not a number")
+        return float(name)
+
+    try:
+        return json.loads(text, parse_int=integer, parse_float=real, parse_constant=constant)
+    except _Refused:
+        raise
+    except RecursionError:
+        raise ValueError("nested too deeply") from None
+    except ValueError:
+        raise ValueError("not JSON") from None
+
+
+class _Refused(ValueError):
+    """JSON, but with a number that is not for us."""
+
+
+def inside(root: Path, *parts: str) -> Path:
+    """`root`/`parts`, proved to lie below `root`, links resolved. Whatever comes from a file goes
+    through here before it is used as a path."""
+    try:
+        base = root.resolve()
+        path = base.joinpath(*parts)
+        if path.resolve() == path and path != base and base in path.parents:
+            return path
+    except (OSError, ValueError, RuntimeError):
+        pass
+    raise UserError(f"'{shown('/'.join(parts))}' does not lie inside {shown(root)}")
+
+
+def shown(text: object, limit: int = 200) -> str:
+    """For an error's one line: without line breaks and control characters, and not endless."""
+    line = re.sub(r"[\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]", "?", str(text))
+    return line if len(line) <= limit else f"{line[: limit // 2]}…{line[-limit // 4 :]}"
+
+
+def reason(error: Exception) -> str:
+    """Why the system refused."""
+    return shown(getattr(error, "strerror", None) or str(error))
