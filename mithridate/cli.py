@@ -91,7 +91,7 @@ def evaluate(
     With several attackers it prints the matrix of agents × attackers, in the paper's colours and
     with the paper's values.
     """
-    from mithridate.agents.resolve import make_victims, split_names
+    from mithridate.agents.resolve import make_victims, split_names, told
     from mithridate.config import EvaluateConfig, resolve
     from mithridate.evaluation.columns import make_columns
     from mithridate.evaluation.crossplay import evaluate_config
@@ -107,7 +107,9 @@ def evaluate(
     if figure is not None:
         check_figure(figure)
     names = split_names(agents)
-    victims = make_victims(names)  # a wrong name should not cost the time of the ones before it
+    victims = make_victims(
+        names, told(config)
+    )  # a wrong name should not cost the time of the ones before it
     with TrainingProgress("attack") as progress:
         columns = make_columns(
             config, victims, lambda label, r: [progress.another(f"attack {label} #{r + 1}")]

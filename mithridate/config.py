@@ -11,6 +11,7 @@ import copy
 import difflib
 import hashlib
 import json
+import warnings
 from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, Literal, TypeVar
 
@@ -24,17 +25,30 @@ from pydantic import (
     model_validator,
 )
 
-from mithridate.errors import UserError, unknown
+from mithridate.errors import Caution, UserError, one_line, unknown
+from mithridate.files import DEEPEST, json_or_text
 
 PRESETS = ("smoke", "laptop", "paper")
+SHORT = 128
+"""Transitions in a short batch, unless a setting says otherwise."""
 
-Positive = Annotated[int, Field(gt=0)]
-Points = Annotated[int, Field(ge=3)]
+LARGE = 1e6
+"""No number that is not a count is larger: its square still means something in 32 bits."""
+SMALL = 1e-9
+"""And none that must not be zero is smaller."""
+Positive = Annotated[int, Field(gt=0, lt=2**31)]
+Points = Annotated[int, Field(ge=3, le=10_001)]
 """Of a grid."""
-NonNegative = Annotated[int, Field(ge=0)]
-PositiveFloat = Annotated[float, Field(gt=0, allow_inf_nan=False)]
-NonNegativeFloat = Annotated[float, Field(ge=0, allow_inf_nan=False)]
-Fraction = Annotated[float, Field(ge=0, le=1)]
+NonNegative = Annotated[int, Field(ge=0, lt=2**31)]
+Seed = Annotated[int, Field(ge=0, lt=2**63)]
+Threads = Annotated[int, Field(gt=0, le=1024)]
+Replications = Annotated[int, Field(gt=0, le=1000)]
+Number = Annotated[float, Field(ge=-LARGE, le=LARGE, allow_inf_nan=False)]
+PositiveFloat = Annotated[float, Field(ge=SMALL, le=LARGE, allow_inf_nan=False)]
+NonNegativeFloat = Annotated[float, Field(ge=0, le=LARGE, allow_inf_nan=False)]
+Fraction = Annotated[float, Field(ge=0, le=1, allow_inf_nan=False)]
+Temperature = Annotated[float, Field(ge=1e-3, le=1e3, allow_inf_nan=False)]
+"""Of a distribution that actions are sampled from. Below, it is greedy; above, it is uniform."""
 
 
 def _as_tuple(value: Any) -> Any:
@@ -70,6 +84,11 @@ class EnvConfig(Config):
     """The environment's registered name."""
     horizon: Positive
     """Steps of an episode (H)."""
+
+    def memory(self) -> tuple[float, float]:
+        """Bytes, roughly, that the environment needs once, and for each task. An environment whose
+        tasks are large says so."""
+        return 0.0, 0.0
 
 
 class ModelConfig(Config):
@@ -109,14 +128,14 @@ class BatchesConfig(Config):
 
     long_batch: Positive = 64
     """Contexts in a long batch."""
-    long_length: Positive = 500
-    """Transitions in each of them."""
+    long_length: Positive
+    """Transitions in each of them; without a setting, the horizon."""
     long_every: Positive = 4
     """Every how many steps a long batch comes; 1 for long batches only."""
     short_batch: Positive = 128
     """Contexts in a short batch."""
-    short_length: Positive = 128
-    """Transitions in each of them."""
+    short_length: Positive
+    """Transitions in each of them; without a setting, 128, or the horizon if that is less."""
 
     def shape(self, step: int) -> tuple[int, int]:
         """(batch, length) at `step`, counted from 0."""
@@ -125,29 +144,54 @@ class BatchesConfig(Config):
         return self.short_batch, self.short_length
 
 
-def _check_lengths(batches: BatchesConfig, env: EnvConfig) -> None:
-    lengths = {"long_length": batches.long_length}
-    if batches.long_every > 1:
-        lengths["short_length"] = batches.short_length
-    for name, length in lengths.items():
-        if length > env.horizon:
-            raise ValueError(f"batches.{name} {length} exceeds env.horizon {env.horizon}: lower it")
-
-
-class PretrainConfig(Config):
-    """Pretraining a Decision-Pretrained Transformer."""
+class TrainingConfig(Config):
+    """What all trainings of models have in common."""
 
     env: SerializeAsAny[EnvConfig]
     """The environment; its fields are in its own file."""
-    seed: NonNegative = 0
+    batches: BatchesConfig
+
+    @model_validator(mode="before")
+    @classmethod
+    def _lengths_follow_the_horizon(cls, data: Any) -> Any:
+        env = data.get("env") if isinstance(data, dict) else None
+        batches = data.get("batches", {}) if isinstance(data, dict) else None
+        if not isinstance(env, EnvConfig) or not isinstance(batches, Mapping):
+            return data
+        lengths = {"long_length": env.horizon, "short_length": min(SHORT, env.horizon)}
+        return {**data, "batches": {**lengths, **batches}}
+
+    @model_validator(mode="after")
+    def _lengths_fit(self) -> TrainingConfig:
+        lengths = {"long_length": self.batches.long_length}
+        if self.batches.long_every > 1:
+            lengths["short_length"] = self.batches.short_length
+        for name, length in lengths.items():
+            if length > self.env.horizon:
+                raise ValueError(
+                    f"batches.{name} {length} exceeds env.horizon {self.env.horizon}: lower it"
+                )
+        if max(lengths.values()) < self.env.horizon:
+            warnings.warn(
+                f"the longest batches have {max(lengths.values())} transitions, the horizon is "
+                f"{self.env.horizon}: later positions are not trained; raise batches.long_length",
+                Caution,
+                stacklevel=2,
+            )
+        return self
+
+
+class PretrainConfig(TrainingConfig):
+    """Pretraining a Decision-Pretrained Transformer."""
+
+    seed: Seed = 0
     """Root of every random stream of the run."""
-    threads: Positive = 2
+    threads: Threads = 2
     """CPU threads. Sums over threads are not bit-equal across counts, so it is part of the run."""
     steps: Positive = 6000
     """Gradient steps, each on fresh tasks."""
     model: ModelConfig = ModelConfig()
     optimiser: OptimiserConfig = OptimiserConfig()
-    batches: BatchesConfig = BatchesConfig()
     log_every: Positive = 10
     """Steps between two lines of log.jsonl."""
     evaluate_every: Positive = 500
@@ -160,11 +204,6 @@ class PretrainConfig(Config):
     """Steps between two checkpoints."""
     explosion_factor: PositiveFloat = 10.0
     """Stop when the loss exceeds this many times that of guessing, ln(actions)."""
-
-    @model_validator(mode="after")
-    def _consistent(self) -> PretrainConfig:
-        _check_lengths(self.batches, self.env)
-        return self
 
 
 class DistillConfig(PretrainConfig):
@@ -221,11 +260,9 @@ class SyntheticConfig(Config):
     attacker's do."""
 
 
-class AdversarialConfig(Config):
+class AdversarialConfig(TrainingConfig):
     """Adversarial training (the paper's Algorithm 1)."""
 
-    env: SerializeAsAny[EnvConfig]
-    """The environment; its fields are in its own file."""
     start: str
     """The pretrained model: a shipped name, a run's directory or a .safetensors file."""
     start_sha256: str | None = None
@@ -234,9 +271,9 @@ class AdversarialConfig(Config):
     """Another model, which threats may have as their target (rival)."""
     rival_sha256: str | None = None
     """Fingerprint of its weights; filled in when the run begins."""
-    seed: NonNegative = 0
+    seed: Seed = 0
     """Root of every random stream of the run."""
-    threads: Positive = 2
+    threads: Threads = 2
     """CPU threads. Sums over threads are not bit-equal across counts, so it is part of the run."""
     eps: Fraction = 0.4
     """Probability that a step's reward is replaced by the attacker's."""
@@ -255,10 +292,10 @@ class AdversarialConfig(Config):
     """Gradient steps of the model in a round."""
     suboptimal: Fraction = 0.0
     """Share of the steps whose label is the second-best action instead of the best."""
-    temperature: PositiveFloat = 0.35
+    temperature: Temperature = 0.35
     """Of the distribution that the model samples its actions from in the rounds; 1 is posterior
     sampling."""
-    acts_at: PositiveFloat | None = None
+    acts_at: Temperature | None = None
     """The temperature that it acts at afterwards; null for the same."""
     renew: Fraction = 0.05
     """Share of the tasks that is replaced by fresh ones, with fresh attackers, after a round."""
@@ -266,7 +303,6 @@ class AdversarialConfig(Config):
     """Rounds whose trajectories the model learns from: the last one and those before it."""
     synthetic: SyntheticConfig = SyntheticConfig()
     optimiser: OptimiserConfig = OptimiserConfig()
-    batches: BatchesConfig = BatchesConfig()
     compare_every: NonNegative = 10
     """Rounds between two looks at the frozen model and at the environment's `peer` under the same
     attack; 0 for never."""
@@ -287,7 +323,6 @@ class AdversarialConfig(Config):
             raise ValueError("threats: at least one is needed")
         if len(self.threats) > self.tasks:
             raise ValueError(f"{len(self.threats)} threats need at least as many tasks")
-        _check_lengths(self.batches, self.env)
         return self
 
 
@@ -300,9 +335,9 @@ class AttackConfig(Config):
     """Whom to attack: a registered agent, a shipped model, a file, or module:Class."""
     target_sha256: str | None = None
     """Fingerprint of its weights or source code; filled in when the run begins."""
-    seed: NonNegative = 0
+    seed: Seed = 0
     """Root of every random stream of the run."""
-    threads: Positive = 2
+    threads: Threads = 2
     """CPU threads."""
     attacker: str = "gaussian"
     """A registered attacker that learns, with parameters if wanted: "adaptive(layers=2)"."""
@@ -323,13 +358,13 @@ class EvaluateConfig(Config):
 
     env: SerializeAsAny[EnvConfig]
     """The environment; its fields are in its own file."""
-    seed: NonNegative = 0
+    seed: Seed = 0
     """Root of every random stream."""
-    threads: Positive = 2
+    threads: Threads = 2
     """CPU threads."""
     tasks: Positive = 200
     """Tasks per replication."""
-    replications: Positive = 1
+    replications: Replications = 1
     """Independent repetitions, each with its own tasks."""
     attackers: Names = ("none",)
     """Each of them none, a registered attacker, learned(TARGET), kept(TARGET), pooled(TARGET),
@@ -350,15 +385,23 @@ ConfigT = TypeVar("ConfigT", bound=Config)
 
 
 def parse(config_type: type[ConfigT], data: Mapping[str, Any], where: str = "config") -> ConfigT:
-    """`data` as a `config_type`, or a one-line error that names the key and the remedy."""
+    """`data` as a `config_type`, or a one-line error that names the key and the remedy. What no
+    memory could hold is an error, too."""
+    if not isinstance(data, Mapping):
+        raise UserError(f"{where}: expected keys and values, not {_input(data)}")
     data = dict(data)
     env_field = config_type.model_fields.get("env")
     if env_field is not None and isinstance(data.get("env"), Mapping):
         data["env"] = _parse_env(data["env"], where)
     try:
-        return config_type.model_validate(data)
+        config = config_type.model_validate(data)
     except ValidationError as error:
         raise _one_line(error, config_type, where) from None
+    if env_field is not None:
+        from mithridate.sizes import check_size
+
+        check_size(config)
+    return config
 
 
 def resolve(
@@ -374,33 +417,43 @@ def resolve(
 
     if preset not in PRESETS:
         raise unknown("preset", preset, PRESETS)
-    data: dict[str, Any] = {"env": {"name": env}}
-    _merge(data, ENVS.get(env).presets.get(stage, {}).get(preset, {}))
+    found = ENVS.get(env)
+    name: str = found.registered_name
+    data: dict[str, Any] = {"env": {"name": name}}
+    _merge(data, found.presets.get(stage, {}).get(preset, {}))
     _merge(data, {key: value for key, value in direct.items() if value is not None})
+    short = data.get("batches", {}).pop("short_length", None)  # it may have to follow the horizon
     for text in sets:
         _merge(data, _assignment(text))
-    if data["env"].get("name") != env:
+    if not isinstance(data["env"], dict):
+        raise UserError(f"--set env: expected keys and values, not {_input(data['env'])}")
+    if data["env"].get("name") != name:
         raise UserError(f"--set env.name: the environment is the argument '{env}'")
+    parsed = _parse_env(data["env"], "config")
+    data["env"] = parsed
+    if short is not None and isinstance(data["batches"], dict):
+        data["batches"].setdefault("short_length", min(short, parsed.horizon))
     return parse(config_type, data)
 
 
 def _parse_env(data: Mapping[str, Any], where: str) -> EnvConfig:
     from mithridate.registry import ENVS
 
-    config: EnvConfig = parse(ENVS.get(str(data.get("name"))).Config, data, where=f"{where} env")
+    name = data.get("name")
+    if not isinstance(name, str):
+        raise UserError(f"{where} env: 'name' should be the environment's, not {_input(name)}")
+    config: EnvConfig = parse(ENVS.get(name).Config, data, where=f"{where} env")
     return config
 
 
 def _assignment(text: str) -> dict[str, Any]:
     """'a.b=1' as {'a': {'b': 1}}; the value is JSON, or else a plain string."""
     key, equals, value = text.partition("=")
-    if not equals or not all(key.split(".")):
-        raise UserError(f"--set '{text}': expected key=value or key.subkey=value")
-    try:
-        parsed = json.loads(value)
-    except json.JSONDecodeError:
-        parsed = value
-    for part in reversed(key.split(".")):
+    keys = key.split(".")
+    if not equals or not all(keys) or len(keys) > DEEPEST:
+        raise UserError(f"--set '{one_line(text)}': expected key=value or key.subkey=value")
+    parsed = json_or_text(value, f"--set '{text}'")
+    for part in reversed(keys):
         parsed = {part: parsed}
     result: dict[str, Any] = parsed
     return result
@@ -417,27 +470,31 @@ def _merge(into: dict[str, Any], other: Mapping[str, Any]) -> None:
 
 def _one_line(error: ValidationError, config_type: type[Config], where: str) -> UserError:
     first = error.errors()[0]
-    path = [str(part) for part in first["loc"]]
+    path = [one_line(part, 80) for part in first["loc"]]
     dotted = ".".join(path)
     if first["type"] == "extra_forbidden":
         valid = _keys_at(config_type, path[:-1])
         close = difflib.get_close_matches(path[-1], valid, n=1, cutoff=0.4)
         hint = f"; did you mean '{'.'.join([*path[:-1], close[0]])}'?" if close else ""
         return UserError(f"{where}: unknown key '{dotted}'{hint} (keys: {', '.join(valid)})")
-    message = first["msg"].removeprefix("Value error, ")
+    message = one_line(first["msg"].removeprefix("Value error, "), 500)
     if first["type"] == "missing":
         return UserError(f"{where}: '{dotted}' is missing")
-    got = (
-        "" if first["type"] == "value_error" else f", not {json.dumps(first['input'], default=str)}"
-    )
+    got = "" if first["type"] == "value_error" else f", not {_input(first['input'])}"
     prefix = f"'{dotted}': " if dotted else ""
     return UserError(f"{where}: {prefix}{message[0].lower()}{message[1:]}{got}")
+
+
+def _input(value: Any) -> str:
+    """What was given, as an error shows it."""
+    return one_line(json.dumps(value, default=str), 80)
 
 
 def _keys_at(config_type: type[Config], path: Sequence[str]) -> list[str]:
     """The valid keys of the (sub)configuration at `path`."""
     for part in path:
-        annotation = config_type.model_fields[part].annotation
+        field = config_type.model_fields.get(part)
+        annotation = None if field is None else field.annotation
         if not (isinstance(annotation, type) and issubclass(annotation, Config)):
             return []
         config_type = annotation

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from rich.console import Console
 
-from mithridate.agents.resolve import make_victims
+from mithridate.agents.resolve import make_victims, told
 from mithridate.config import EvaluateConfig, resolve
 from mithridate.evaluation.columns import make_columns
 from mithridate.evaluation.crossplay import Evaluation, evaluate_config
@@ -46,7 +46,7 @@ def _matrix(out: Path) -> Evaluation:
         EvaluateConfig, "evaluate", "bandit", tasks=TASKS, replications=REPLICATIONS,
         attackers=ATTACKERS, rounds=ROUNDS, seed=1,
     )  # fmt: skip
-    victims = make_victims(AGENTS)
+    victims = make_victims(AGENTS, told(config))
     with TrainingProgress("attack") as progress:
         columns = make_columns(
             config, victims, lambda label, r: [progress.another(f"attack {label} #{r + 1}")],

@@ -7,19 +7,21 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import re
 import stat
 import tempfile
 from pathlib import Path
 from typing import Any
 
 from mithridate.errors import UserError
+from mithridate.errors import one_line as shown
 
 TEXT_LIMIT = 64 * 2**20
 """Bytes of a text file (JSON, log); no honest one is larger."""
 DATA_LIMIT = 8 * 2**30
 """Bytes of a file of tensors."""
 LARGEST_INTEGER = 2**63 - 1
+DEEPEST = 50
+"""Levels of nested JSON; no honest file has more."""
 
 
 def write_atomic(path: Path, data: bytes | str) -> None:
@@ -57,8 +59,8 @@ def make_directory(path: Path) -> None:
 
 
 def read_bytes(path: Path, what: str, limit: int = DATA_LIMIT) -> bytes:
-    """All of a regular file. A UserError, which calls it `what`, if it cannot be read, is of another
-    kind (to open a pipe would wait for ever), or is larger than `limit`."""
+    """All of a regular file. A UserError, which calls it `what`, if it cannot be read, is of
+    another kind (to open a pipe would wait for ever), or is larger than `limit`."""
     try:
         handle = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0))
         with os.fdopen(handle, "rb") as file:
@@ -120,17 +122,37 @@ def parse_json(text: str, *, nan: bool = False) -> Any:
         return float(name)
 
     try:
-        return json.loads(text, parse_int=integer, parse_float=real, parse_constant=constant)
+        value = json.loads(text, parse_int=integer, parse_float=real, parse_constant=constant)
     except _Refused:
         raise
     except RecursionError:
-        raise ValueError("nested too deeply") from None
+        raise _Refused("nested too deeply") from None
     except ValueError:
         raise ValueError("not JSON") from None
+    if _deeper(value, DEEPEST):
+        raise _Refused("nested too deeply")
+    return value
 
 
 class _Refused(ValueError):
-    """JSON, but with a number that is not for us."""
+    """JSON, but not for us."""
+
+
+def _deeper(value: Any, levels: int) -> bool:
+    """Whether there are more than so many levels."""
+    inner = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
+    return any(not levels or _deeper(part, levels - 1) for part in inner)
+
+
+def json_or_text(text: str, where: str) -> Any:
+    """A value that a user wrote: JSON, or else the text itself. What is JSON and yet refused is a
+    UserError."""
+    try:
+        return parse_json(text)
+    except _Refused as error:
+        raise UserError(f"{shown(where)}: {error}") from None
+    except ValueError:
+        return text
 
 
 def inside(root: Path, *parts: str) -> Path:
@@ -144,12 +166,6 @@ def inside(root: Path, *parts: str) -> Path:
     except (OSError, ValueError, RuntimeError):
         pass
     raise UserError(f"'{shown('/'.join(parts))}' does not lie inside {shown(root)}")
-
-
-def shown(text: object, limit: int = 200) -> str:
-    """For an error's one line: without line breaks and control characters, and not endless."""
-    line = re.sub(r"[\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]", "?", str(text))
-    return line if len(line) <= limit else f"{line[: limit // 2]}…{line[-limit // 4 :]}"
 
 
 def reason(error: Exception) -> str:

@@ -11,12 +11,12 @@ Registering also enrols the class in the contract tests (`tests/test_contracts.p
 from __future__ import annotations
 
 import importlib
-import json
 import re
 from collections.abc import Callable
 from typing import Any, Generic, TypeVar
 
-from mithridate.errors import UserError, unknown
+from mithridate.errors import UserError, one_line, unknown
+from mithridate.files import json_or_text
 
 T = TypeVar("T", bound=type)
 
@@ -43,10 +43,17 @@ class Registry(Generic[T]):
         importlib.import_module(self._package)
         return sorted(self._classes)
 
+    def known(self, name: str) -> str | None:
+        """The registered name that is meant, whatever its case; None if there is none."""
+        if name in self.names():
+            return name
+        return next((n for n in self._classes if n.lower() == name.lower()), None)
+
     def get(self, name: str) -> T:
-        if name not in self.names():
+        found = self.known(name)
+        if found is None:
             raise unknown(self.kind, name, self._classes)
-        return self._classes[name]
+        return self._classes[found]
 
     def create(self, name: str, /, **parameters: Any) -> Any:
         """An instance of the class called `name`, its `Config` filled from `parameters`."""
@@ -72,6 +79,7 @@ class Registry(Generic[T]):
 def parse_call(text: str, kind: str = "agent") -> tuple[str, dict[str, Any]]:
     """'name(key=value,…)' as the name and its parameters."""
     match = re.fullmatch(r"([^()]+)(?:\((.*)\))?", text)
+    text = one_line(text)
     if not match:
         raise UserError(f"{kind} '{text}': expected name or name(key=value,…)")
     name, inside = match[1], match[2]
@@ -79,11 +87,8 @@ def parse_call(text: str, kind: str = "agent") -> tuple[str, dict[str, Any]]:
     for pair in inside.split(",") if inside else []:
         key, equals, value = (part.strip() for part in pair.partition("="))
         if not equals:
-            raise UserError(f"{kind} '{text}': expected key=value, not '{pair}'")
-        try:
-            parameters[key] = json.loads(value)
-        except ValueError:
-            parameters[key] = value
+            raise UserError(f"{kind} '{text}': expected key=value, not '{one_line(pair)}'")
+        parameters[key] = json_or_text(value, f"{kind} '{text}'")
     return name, parameters
 
 

@@ -1,15 +1,22 @@
-"""THE interaction loop: every agent, environment and attacker meets here, and only here."""
+"""THE interaction loop: every agent, environment and attacker meets here, and only here.
+
+Nobody can change the world that he is measured in. What agents and attackers are handed is theirs:
+a copy, which they may write to; what is recorded is recorded before they are asked. What they give
+back is checked. (They are not locked in: code that goes looking for the loop's variables finds
+them, see SECURITY.md.)"""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from mithridate.errors import UserError
+from mithridate.errors import UserError, one_line
 from mithridate.rng import Rng
+from mithridate.sizes import STEP, require
 from mithridate.types import (
     Agent,
     Attacker,
@@ -20,7 +27,11 @@ from mithridate.types import (
     Step,
     Tasks,
     Trajectory,
+    own,
 )
+from mithridate.users_code import blaming
+
+MOST_EPISODES = 1_000_000
 
 
 @torch.no_grad()
@@ -41,15 +52,31 @@ def rollout(
     with `learning_episodes` lives through those first; `record_learning` keeps them too. `on_step`
     is called after every step.
     """
+    with blaming(agent, attacker, env):
+        return _rollout(env, tasks, agent, attacker, eps, rng, episodes, record_learning, on_step)
+
+
+def _rollout(
+    env: Env,
+    tasks: Tasks,
+    agent: Agent,
+    attacker: Attacker | None,
+    eps: float | Tensor,
+    rng: Rng,
+    episodes: int,
+    record_learning: bool,
+    on_step: Callable[[], None] | None,
+) -> Trajectory:
     spec, batch, device = env.spec, len(tasks), tasks.device
-    secrets = Secrets(env, tasks, eps, attacker)
-    if hasattr(agent, "reveal"):
-        agent.reveal(secrets)
+    privileged = hasattr(agent, "reveal")
+    secrets = Secrets(env, tasks.copy(), eps, attacker)
+    if privileged:
+        agent.reveal(secrets)  # type: ignore[attr-defined]
     agent.reset(spec, batch, rng.child("agent").streams(tasks.ids, device))
     if attacker is not None:
-        attacker.reset(spec, tasks, rng.child("attacker").streams(tasks.ids, device))
+        attacker.reset(spec, tasks.copy(), rng.child("attacker").streams(tasks.ids, device))
 
-    learning: int = getattr(agent, "learning_episodes", 0)
+    learning = _learning_episodes(agent)
     first = -learning if record_learning else 0
     record = _Recorder(batch, first, episodes - first, spec.horizon, device)
     for episode in range(-learning, episodes):
@@ -59,26 +86,30 @@ def rollout(
             noise = luck.child("noise").streams(tasks.ids, device)
             contamination = luck.child("contamination").streams(tasks.ids, device)
         state = env.reset(tasks)
-        obs = env.observe(state)
+        obs = own(env.observe(state))
         record.begin(episode, obs)
         getattr(agent, "begin_episode", _nothing)()
         for t in range(spec.horizon):
-            secrets.state = state
-            actions = _checked(agent.act(obs), spec, batch, agent)
+            if privileged:
+                secrets.state = own(state)
+            actions = _actions(agent.act(own(obs)), spec, batch, agent)
             optimal = env.optimal_action(tasks, state)
-            next_state, true = env.step(tasks, state, actions, noise.normal(spec.noise_size))
-            next_obs = env.observe(next_state)
+            next_state, paid = env.step(tasks, state, actions, noise.normal(spec.noise_size))
+            true = _rewards(paid, batch, f"environment {spec.name}: step()")
+            next_obs = own(env.observe(next_state))
             hit = contamination.uniform().squeeze(1) < eps  # (B,)
             proposed = true
             if attacker is not None:
-                proposed = attacker.poison(Step(t, obs, state, actions, true, next_obs))
+                step = Step(t, own(obs), own(state), own(actions), own(true), own(next_obs))
+                name = f"attacker {type(attacker).__name__}: poison()"
+                proposed = _rewards(attacker.poison(step), batch, name)
             observed = torch.where(hit, proposed, true)
-            agent.observe(obs, actions, observed, next_obs)
             record.step(
                 episode, t, next_obs,
                 actions=actions, true_rewards=true, proposed_rewards=proposed,
                 observed_rewards=observed, poisoned=hit, optimal_actions=optimal,
             )  # fmt: skip
+            agent.observe(own(obs), actions, observed, own(next_obs))
             state, obs = next_state, next_obs
             if on_step is not None:
                 on_step()
@@ -90,9 +121,31 @@ def _nothing() -> None:
     pass
 
 
-def _checked(actions: Any, spec: EnvSpec, batch: int, agent: Agent) -> Tensor:
-    """The agent's actions, or an error that says what is wrong with them."""
-    name = type(agent).__name__
+def _learning_episodes(agent: Agent) -> int:
+    found: Any = getattr(agent, "learning_episodes", 0)
+    if isinstance(found, bool) or not isinstance(found, int) or not 0 <= found <= MOST_EPISODES:
+        raise UserError(
+            f"agent {type(agent).__name__}: learning_episodes must be a whole number in "
+            f"0…{MOST_EPISODES}, not {one_line(found, 40)}"
+        )
+    return found
+
+
+def _rewards(rewards: Any, batch: int, what: str) -> Tensor:
+    """Rewards (B,) of one step in memory of their own, or an error that says what is wrong."""
+    if not isinstance(rewards, Tensor) or not rewards.is_floating_point():
+        kind = rewards.dtype if isinstance(rewards, Tensor) else type(rewards).__name__
+        raise UserError(f"{what} must return rewards as a tensor of floats, not {kind}")
+    if rewards.shape != (batch,):
+        raise UserError(f"{what} must return ({batch},) rewards, not {tuple(rewards.shape)}")
+    if not torch.isfinite(rewards).all():
+        raise UserError(f"{what} returned a reward that is not finite")
+    return rewards.detach().to(torch.float32, copy=True)
+
+
+def _actions(actions: Any, spec: EnvSpec, batch: int, agent: Agent) -> Tensor:
+    """The agent's actions in memory of their own, or an error that says what is wrong."""
+    name = type(getattr(agent, "wraps", agent)).__name__
     if not isinstance(actions, Tensor) or actions.dtype != torch.int64:
         kind = actions.dtype if isinstance(actions, Tensor) else type(actions).__name__
         raise UserError(f"agent {name}: act() must return an int64 tensor, not {kind}")
@@ -106,7 +159,7 @@ def _checked(actions: Any, spec: EnvSpec, batch: int, agent: Agent) -> Tensor:
             f"agent {name}: act() must return actions in 0…{spec.n_actions - 1}, "
             f"not {int(low if low < 0 else high)}"
         )
-    return actions
+    return actions.clone()
 
 
 class _Recorder:
@@ -117,6 +170,7 @@ class _Recorder:
     ) -> None:
         self._first, self._horizon = first, horizon
         shape = (episodes * horizon, batch)  # a step is a row, and written at once
+        require(STEP * math.prod(shape), f"{episodes} episodes of {batch} tasks")
         types = {
             "actions": torch.int64,
             "true_rewards": torch.float32,

@@ -17,6 +17,9 @@ if TYPE_CHECKING:
     from mithridate.config import EnvConfig
     from mithridate.rng import Rng, TaskStreams
 
+Follows = Mapping[str, str]
+"""Of an agent's settings, which follow from what about the situation, unless they are given."""
+
 Observation = Tensor | dict[str, Tensor] | None
 """What an agent sees of the state: nothing (bandits), a (B, D) tensor, or a dict of tensors."""
 
@@ -77,6 +80,10 @@ class Tasks:
 
     def tensors(self) -> dict[str, Tensor]:
         return {f.name: getattr(self, f.name) for f in fields(self)}
+
+    def copy(self: TasksT) -> TasksT:
+        """The same tasks in memory of their own."""
+        return type(self)(**{name: tensor.clone() for name, tensor in self.tensors().items()})
 
     def to(self: TasksT, device: torch.device | str) -> TasksT:
         return type(self)(**{f.name: getattr(self, f.name).to(device) for f in fields(self)})
@@ -299,6 +306,12 @@ class Attacker(Protocol):
     def cost(self) -> Tensor:
         """(B,) the norm of the attack on each task, to be held against the budget."""
         ...
+
+
+def own(observation: Any) -> Any:
+    """An observation, or a state, in memory of its own: whoever is handed it may do with it what he
+    likes."""
+    return _map(observation, lambda x: x.clone())
 
 
 def _rows(value: Any, rows: slice) -> Any:

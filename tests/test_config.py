@@ -56,7 +56,7 @@ def test_hash_is_of_content():
         ("steps=0", "greater than 0, not 0"),
         ("env.horizon=-1", "'horizon': input should be greater than 0, not -1"),
         ("env.noise_std=NaN", "noise_std"),
-        ("env.horizon=100", "batches.long_length 500 exceeds env.horizon 100"),
+        ("batches.long_length=900", "batches.long_length 900 exceeds env.horizon 500"),
         ("model.heads=3", "width 32 is not a multiple of heads 3"),
         ("steps", "expected key=value"),
         ("=3", "expected key=value"),

@@ -1,56 +1,86 @@
-"""Between batches and single tasks: users' plain agents in our loop, our agents in users' loops."""
+"""Between batches and single tasks: users' plain agents in our loop, our agents in users' loops.
+
+This is the door for what others' code hands us. What is no action, no reward or no observation is
+refused there, before an agent has seen it."""
 
 from __future__ import annotations
 
 import copy
 import inspect
-from collections.abc import Callable
+import math
+import numbers
+import operator
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from mithridate.errors import UserError
+from mithridate.config import LARGE
+from mithridate.errors import UserError, one_line
 from mithridate.rng import Rng, TaskStreams
 from mithridate.types import Agent, EnvSpec, Observation
+from mithridate.users_code import blaming, described, last_line
 
 
 def as_agent(thing: Any) -> Agent:
     """`thing` as a batched agent: itself, an instance of it if it is a class, or an adapter
-    around it if its `reset` takes no arguments (a plain agent for one task)."""
+    around it if it is a plain agent for one task, whose `reset` takes nothing or the number of
+    actions."""
     if inspect.isclass(thing):
         return as_agent(_call(thing))
-    for method in ("reset", "act", "observe"):
-        if not callable(getattr(thing, method, None)):
-            raise UserError(f"agent {type(thing).__name__} has no method '{method}'")
-    parameters = inspect.signature(thing.reset).parameters.values()
-    required = [p for p in parameters if p.default is p.empty and p.kind is p.POSITIONAL_OR_KEYWORD]
-    if required:
+    name = type(thing).__name__
+    with blaming(thing):
+        for method in ("reset", "act", "observe"):
+            if not callable(getattr(thing, method, None)):
+                raise UserError(f"agent {name} has no method '{method}'")
+    needed = _needed(thing.reset, name)
+    if needed == 3:
         agent: Agent = thing
         return agent
-    return SingleTaskAgents(lambda: copy.deepcopy(thing), type(thing).__name__)
+    if needed > 1:
+        raise UserError(
+            f"agent {name}: reset() must take nothing, the number of actions, or "
+            "(spec, batch, rng) for all tasks at once"
+        )
+    return SingleTaskAgents(lambda: copy.deepcopy(thing), thing, counts=needed == 1)
+
+
+def _needed(reset: Callable[..., Any], name: str) -> int:
+    """How many arguments `reset` must have."""
+    try:
+        parameters = inspect.signature(reset).parameters.values()
+    except (TypeError, ValueError):
+        raise UserError(f"agent {name}: nothing says what its reset() takes") from None
+    return sum(
+        p.default is p.empty and p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD) for p in parameters
+    )
 
 
 class SingleTaskAgents:
-    """B copies of a plain agent with `reset()`, `act(obs)` and `observe(obs, action, reward,
-    next_obs)`, driven as one batch. Slow, but it takes anybody's code as it is."""
+    """B copies of a plain agent with `reset()` or `reset(n_actions)`, `act(obs)` and `observe(obs,
+    action, reward, next_obs)`, driven as one batch. Slow, but it takes anybody's code as it is."""
 
-    def __init__(self, make: Callable[[], Any], name: str) -> None:
+    def __init__(self, make: Callable[[], Any], wraps: Any, counts: bool = False) -> None:
         self._make = make
-        self._name = name
+        self._counts = counts
+        self.wraps = wraps
+        """Whose code it is."""
 
     def reset(self, spec: EnvSpec, batch: int, rng: TaskStreams) -> None:
         self._device = rng.device
+        self._n_actions = spec.n_actions
         self._agents = [self._make() for _ in range(batch)]
         for agent in self._agents:
-            agent.reset()
+            agent.reset(*[spec.n_actions] * self._counts)
 
     def act(self, obs: Observation) -> Tensor:
-        actions = [agent.act(_row(obs, i)) for i, agent in enumerate(self._agents)]
-        try:
-            return torch.tensor([int(a) for a in actions], device=self._device)
-        except (TypeError, ValueError):
-            raise UserError(f"agent {self._name}: act() must return a number") from None
+        name = f"agent {type(self.wraps).__name__}: act() must return"
+        actions = [
+            checked_action(agent.act(_row(obs, i)), self._n_actions, name)
+            for i, agent in enumerate(self._agents)
+        ]
+        return torch.tensor(actions, dtype=torch.int64, device=self._device)
 
     def observe(
         self, obs: Observation, actions: Tensor, rewards: Tensor, next_obs: Observation
@@ -74,6 +104,9 @@ class Solo:
     solo = Solo(load("dpt-bandit-s0"), env.spec)
     action = solo.act()
     solo.observe(action, reward)
+
+    What makes no sense (a reward that is no number, an action that does not exist, an observation
+    of another environment) is a UserError, and the agent is as it was before.
     """
 
     def __init__(self, agent: Agent, spec: EnvSpec, seed: int = 0) -> None:
@@ -89,24 +122,57 @@ class Solo:
         self._tasks += 1
 
     def act(self, obs: Any = None) -> int:
-        return int(self._agent.act(_batch_of_one(obs))[0])
+        return int(self._agent.act(_batch_of_one(obs, self._spec, "obs"))[0])
 
     def observe(self, action: int, reward: float, obs: Any = None, next_obs: Any = None) -> None:
-        self._agent.observe(
-            _batch_of_one(obs),
-            torch.tensor([action]),
-            torch.tensor([reward], dtype=torch.float32),
-            _batch_of_one(next_obs),
+        chosen = checked_action(action, self._spec.n_actions, "action: it must be")
+        paid = checked_reward(reward)
+        before = _batch_of_one(obs, self._spec, "obs")
+        after = _batch_of_one(next_obs, self._spec, "next_obs")
+        self._agent.observe(before, torch.tensor([chosen]), torch.tensor([paid]), after)
+
+
+def checked_action(value: Any, n_actions: int, what: str) -> int:
+    """`value` as the number of an action, or a UserError that begins with `what`."""
+    number: int | None = None
+    if not isinstance(value, bool):
+        try:
+            number = operator.index(value)
+        except TypeError:
+            if isinstance(value, numbers.Real) and float(value).is_integer():
+                number = int(float(value))
+    if number is None or isinstance(value, str) or not 0 <= number < n_actions:
+        raise UserError(f"{what} a whole number in 0…{n_actions - 1}, not {one_line(value, 40)}")
+    return number
+
+
+def checked_reward(value: Any) -> float:
+    """`value` as a reward, or a UserError."""
+    try:
+        number = float(value)
+    except (TypeError, ValueError, OverflowError):
+        number = math.nan
+    if isinstance(value, str | bytes) or not abs(number) <= LARGE:
+        raise UserError(
+            f"reward: it must be a number within ±{LARGE:g}, not {one_line(value, 40)}; "
+            "scale your rewards if they are larger"
         )
+    return number
 
 
 def _call(cls: type) -> Any:
     try:
         return cls()
+    except UserError:
+        raise
     except TypeError as error:
         raise UserError(
-            f"agent class {cls.__name__} cannot be made without arguments: {error}"
-        ) from None
+            f"agent class {cls.__name__} cannot be made without arguments: {one_line(error)}"
+        ) from error
+    except (Exception, SystemExit) as error:
+        raise UserError(
+            f"agent class {cls.__name__} cannot be made: {described(error)} ({last_line(error)})"
+        ) from error
 
 
 def _row(obs: Observation, i: int) -> Any:
@@ -117,9 +183,31 @@ def _row(obs: Observation, i: int) -> Any:
     return obs[i].numpy()
 
 
-def _batch_of_one(obs: Any) -> Observation:
-    if obs is None:
+def _batch_of_one(obs: Any, spec: EnvSpec, name: str) -> Observation:
+    """An observation as a batch, or a UserError if the environment has no such observation."""
+    if spec.observation is None:
+        if obs is not None:
+            raise UserError(f"{name}: {spec.name} has nothing to observe; leave it out")
         return None
-    if isinstance(obs, dict):
-        return {name: torch.as_tensor(value)[None] for name, value in obs.items()}
-    return torch.as_tensor(obs)[None]
+    if spec.n_states is not None:
+        return torch.tensor([checked_action(obs, spec.n_states, f"{name}: it must be")])
+    if isinstance(spec.observation, Mapping):
+        if not isinstance(obs, Mapping) or obs.keys() != spec.observation.keys():
+            raise UserError(f"{name}: it must have the keys {', '.join(spec.observation)}")
+        return {
+            key: _array(obs[key], shape, f"{name}['{key}']")
+            for key, shape in spec.observation.items()
+        }
+    return _array(obs, spec.observation, name)
+
+
+def _array(value: Any, shape: tuple[int, ...], name: str) -> Tensor:
+    try:
+        tensor = torch.as_tensor(value).clone()
+    except (TypeError, ValueError, RuntimeError):
+        raise UserError(f"{name}: it must be an array, not {type(value).__name__}") from None
+    if tuple(tensor.shape) != tuple(shape):
+        raise UserError(f"{name}: its shape must be {tuple(shape)}, not {tuple(tensor.shape)}")
+    if not torch.isfinite(tensor).all():
+        raise UserError(f"{name}: it has entries that are not finite")
+    return tensor[None]

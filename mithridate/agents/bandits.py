@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import math
-from typing import Literal
+from typing import ClassVar, Literal
 
 import torch
 from torch import Tensor
 
 from mithridate.agents.choice import argmax_random_ties
-from mithridate.config import Config, NonNegativeFloat, PositiveFloat
+from mithridate.config import Config, NonNegativeFloat, Number, PositiveFloat
 from mithridate.registry import AGENTS
 from mithridate.rng import TaskStreams
-from mithridate.types import EnvSpec, Observation
+from mithridate.types import EnvSpec, Follows, Observation
 
 
 class ArmStatistics:
@@ -49,7 +49,7 @@ class UniformAgent:
 
 
 class ThompsonConfig(Config):
-    prior_mean: float = 0.5
+    prior_mean: Number = 0.5
     """Mean of the Gaussian prior on an arm's mean: that of U[0, 1]."""
     prior_std: PositiveFloat = math.sqrt(1 / 12)
     """Its standard deviation: that of U[0, 1]."""
@@ -63,6 +63,7 @@ class ThompsonSampling(ArmStatistics):
     posterior, pull the largest. With these constants 9.5 clean, as in the paper (8.7–9.1)."""
 
     Config = ThompsonConfig
+    follows: ClassVar[Follows] = {"noise_std": "noise_std"}
 
     def __init__(self, config: ThompsonConfig | None = None) -> None:
         self.config = config or ThompsonConfig()

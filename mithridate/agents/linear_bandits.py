@@ -6,18 +6,18 @@ The inverse of V = λI + Σ x xᵀ is kept by rank-one updates (Sherman and Morr
 from __future__ import annotations
 
 import math
-from typing import Annotated, Literal
+from typing import Annotated, ClassVar, Literal
 
 import torch
 from pydantic import Field
 from torch import Tensor
 
 from mithridate.agents.choice import argmax_random_ties
-from mithridate.config import Config, Fraction, NonNegativeFloat, PositiveFloat
+from mithridate.config import SMALL, Config, Fraction, NonNegativeFloat, PositiveFloat
 from mithridate.errors import UserError
 from mithridate.registry import AGENTS
 from mithridate.rng import TaskStreams
-from mithridate.types import EnvSpec, Observation
+from mithridate.types import EnvSpec, Follows, Observation
 
 
 class RidgeRegression:
@@ -110,7 +110,7 @@ class RobustLinUCBConfig(Config):
     """R."""
     ridge: PositiveFloat = 0.1
     """λ."""
-    confidence: Annotated[float, Field(gt=0, le=1)] = 0.01
+    confidence: Annotated[float, Field(ge=SMALL, le=1)] = 0.01
     """δ."""
 
 
@@ -131,6 +131,7 @@ class RobustLinUCB(RidgeRegression):
     """
 
     Config = RobustLinUCBConfig
+    follows: ClassVar[Follows] = {"eps": "eps", "budget": "budget"}
 
     def __init__(self, config: RobustLinUCBConfig | None = None) -> None:
         self.config = config or RobustLinUCBConfig()
@@ -176,6 +177,7 @@ class LinearThompsonSampling(RidgeRegression):
     posterior: sample weights, pull the arm that is best for them."""
 
     Config = LinearThompsonConfig
+    follows: ClassVar[Follows] = {"noise_std": "noise_std"}
 
     def __init__(self, config: LinearThompsonConfig | None = None) -> None:
         self.config = config or LinearThompsonConfig()

@@ -15,16 +15,24 @@ LinUCB: ε, the noise and the prior, but nothing that a model does not learn in 
 from __future__ import annotations
 
 import math
+from typing import ClassVar
 
 import torch
 from torch import Tensor
 
 from mithridate.agents.choice import argmax_random_ties, sample
-from mithridate.config import Config, Fraction, NonNegativeFloat, Points, PositiveFloat
+from mithridate.config import (
+    Config,
+    Fraction,
+    NonNegativeFloat,
+    Points,
+    PositiveFloat,
+    Temperature,
+)
 from mithridate.errors import UserError
 from mithridate.registry import AGENTS
 from mithridate.rng import TaskStreams
-from mithridate.types import EnvSpec, Observation
+from mithridate.types import EnvSpec, Follows, Observation
 
 REACH = 4.0
 """Of the grid of weights, in standard deviations."""
@@ -59,7 +67,7 @@ class MixtureLinUCBConfig(MixtureConfig):
 
 
 class MixtureLinTSConfig(MixtureConfig):
-    temperature: PositiveFloat = 1.0
+    temperature: Temperature = 1.0
     """Below 1 the probabilities of the arms are sharpened, as in-context agents do."""
 
 
@@ -68,6 +76,7 @@ class MixturePosterior:
 
     registered_name: str
     config: MixtureConfig
+    follows: ClassVar[Follows] = {"eps": "eps", "noise_std": "noise_std"}
 
     def reset(self, spec: EnvSpec, batch: int, rng: TaskStreams) -> None:
         if spec.features is None or len(spec.features[0]) > 2:

@@ -7,15 +7,17 @@ its clean column (296/267/223 against 266/242/226). `exploration_after` = 0 is t
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 import torch
 from torch import Tensor
 
 from mithridate.agents.choice import argmax_random_ties
-from mithridate.config import Config, Fraction, NonNegative, PositiveFloat
+from mithridate.config import Config, Fraction, NonNegative, Number, PositiveFloat
 from mithridate.errors import UserError
 from mithridate.registry import AGENTS
 from mithridate.rng import TaskStreams
-from mithridate.types import EnvSpec, Observation
+from mithridate.types import EnvSpec, Follows, Observation
 
 
 class QLearningConfig(Config):
@@ -29,13 +31,14 @@ class QLearningConfig(Config):
     """Share of random actions while learning."""
     exploration_after: Fraction | None = None
     """Share of random actions in the evaluated episode; null for the same."""
-    initial: float = 0.0
+    initial: Number = 0.0
     """Value of what was never tried; a high one makes the agent try everything."""
 
 
 @AGENTS.register("q_learning")
 class QLearning:
     Config = QLearningConfig
+    follows: ClassVar[Follows] = {"exploration": "eps"}
 
     def __init__(self, config: QLearningConfig | None = None) -> None:
         self.config = config or QLearningConfig()

@@ -15,17 +15,34 @@ from typing import Any
 
 from mithridate.agents.adapt import as_agent
 from mithridate.agents.in_context import load
-from mithridate.errors import UserError, unknown
+from mithridate.errors import UserError, one_line, unknown
 from mithridate.model.weights import zoo_names
 from mithridate.registry import AGENTS, parse_call
-from mithridate.types import Agent
+from mithridate.types import Agent, Follows
+from mithridate.users_code import described, last_line
 
 AgentLike = Any
 """str, an Agent, a plain single-task agent, or the class of either."""
 
 
-def make_agent(agent: AgentLike) -> tuple[str, Agent]:
-    """A label and the agent. Strings may be
+Told = Mapping[str, float]
+"""What an algorithm may be told about the situation it is in, by name."""
+
+
+def told(config: Any, eps: float | None = None, budget: float | None = None) -> Told:
+    """What a configuration with an environment, eps and a budget (or others in their place) says to
+    algorithms that ask: the paper's robust baselines are told how much corruption there is, and
+    all are told the noise."""
+    eps = config.eps if eps is None else eps
+    known = {"eps": eps, "trimmed": min(eps, 0.49)}  # more than half cannot be trimmed away
+    known["budget"] = config.budget if budget is None else budget
+    noise = getattr(config.env, "noise_std", None)
+    return known if noise is None else known | {"noise_std": max(float(noise), 1e-3)}
+
+
+def make_agent(agent: AgentLike, situation: Told | None = None) -> tuple[str, Agent]:
+    """A label and the agent. What it is not given, and what follows from the `situation`, does
+    (`follows` of its class). Strings may be
 
     - a registered name, with parameters if wanted: 'ts', 'ucb1(constant=1,form=fixed)';
     - a shipped model ('dpt-bandit-s0'), a run's directory or a .safetensors file;
@@ -35,8 +52,11 @@ def make_agent(agent: AgentLike) -> tuple[str, Agent]:
         name = agent.__name__ if isinstance(agent, type) else type(agent).__name__
         return name, as_agent(agent)
     name, parameters = parse_call(agent)
-    if name in AGENTS.names():
-        return agent, AGENTS.create(name, **parameters)
+    if AGENTS.known(name) is not None:
+        follows: Follows = getattr(AGENTS.get(name), "follows", {})
+        known = situation or {}
+        defaults = {field: known[fact] for field, fact in follows.items() if fact in known}
+        return agent, AGENTS.create(name, **{**defaults, **parameters})
     if name in zoo_names() or name.endswith(".safetensors") or Path(name).is_dir():
         if parameters.keys() - {"greedy", "temperature"}:
             raise UserError(f"agent '{agent}': a trained model takes only greedy and temperature")
@@ -57,10 +77,12 @@ def make_agent(agent: AgentLike) -> tuple[str, Agent]:
 class Victim:
     """An agent under its label, in one or several replications (models of several seeds)."""
 
-    def __init__(self, label: str, sources: Sequence[AgentLike]) -> None:
+    def __init__(
+        self, label: str, sources: Sequence[AgentLike], situation: Told | None = None
+    ) -> None:
         self.label = label
         self._sources = list(sources)
-        self._agents = [make_agent(source)[1] for source in sources]
+        self._agents = [make_agent(source, situation)[1] for source in sources]
 
     def replication(self, number: int) -> Agent:
         return self._agents[number % len(self._agents)]
@@ -79,12 +101,14 @@ class Victim:
         return hasattr(self._agents[0], "reveal")
 
 
-def make_victims(agents: Sequence[AgentLike] | Mapping[str, AgentLike]) -> list[Victim]:
+def make_victims(
+    agents: Sequence[AgentLike] | Mapping[str, AgentLike], situation: Told | None = None
+) -> list[Victim]:
     """Strings may carry a label and a pattern: 'AT-DPT=at-dpt-bandit-s*' is one victim with a
     replication for each model that matches. In a mapping, a list is one victim's replications."""
     if isinstance(agents, Mapping):
         return [
-            Victim(label, agent if isinstance(agent, list) else _matching(agent))
+            Victim(label, agent if isinstance(agent, list) else _matching(agent), situation)
             for label, agent in agents.items()
         ]
     victims: list[Victim] = []
@@ -94,7 +118,7 @@ def make_victims(agents: Sequence[AgentLike] | Mapping[str, AgentLike]) -> list[
         seen[label] = seen.get(label, 0) + 1
         if seen[label] > 1:  # two of the same name get a number
             label = f"{label} #{seen[label]}"
-        victims.append(Victim(label, _matching(spec)))
+        victims.append(Victim(label, _matching(spec), situation))
     return victims
 
 
@@ -137,8 +161,12 @@ def _import(name: str) -> Any:
         sys.path.insert(0, os.getcwd())
     try:
         module = importlib.import_module(module_name)
-    except (ImportError, SyntaxError, ValueError, TypeError) as error:
-        raise UserError(f"agent '{name}': cannot import {module_name}: {error}") from None
+    except ModuleNotFoundError as error:
+        raise UserError(f"agent '{name}': cannot import {module_name}: {one_line(error)}") from None
+    except (Exception, SystemExit) as error:
+        raise UserError(
+            f"agent '{name}': cannot import {module_name}: {described(error)} ({last_line(error)})"
+        ) from error
     try:
         return getattr(module, attribute)
     except AttributeError:

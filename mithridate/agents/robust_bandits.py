@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import Annotated, Literal
+from typing import Annotated, ClassVar, Literal
 
 import torch
 from pydantic import Field
@@ -14,7 +14,7 @@ from mithridate.agents.choice import argmax_random_ties
 from mithridate.config import Config, Fraction, NonNegativeFloat, PositiveFloat
 from mithridate.registry import AGENTS
 from mithridate.rng import TaskStreams
-from mithridate.types import EnvSpec, Observation
+from mithridate.types import EnvSpec, Follows, Observation
 
 
 class RobustThompsonConfig(ThompsonConfig):
@@ -38,6 +38,7 @@ class RobustThompsonSampling(ThompsonSampling):
 
     Config = RobustThompsonConfig
     config: RobustThompsonConfig
+    follows: ClassVar[Follows] = {**ThompsonSampling.follows, "eps": "eps", "budget": "budget"}
 
     def __init__(self, config: RobustThompsonConfig | None = None) -> None:
         super().__init__(config or RobustThompsonConfig())
@@ -58,7 +59,7 @@ class RobustThompsonSampling(ThompsonSampling):
 
 class TrimmedUCBConfig(Config):
     alpha: Annotated[float, Field(ge=0, lt=0.5)] = 0.4
-    """Share trimmed at each end: the share of poisoned steps."""
+    """Share trimmed at each end: the share of poisoned steps, but less than half."""
     variant: Literal["modified", "low", "original"] = "modified"
     """The bonus, see the class."""
     sigma: PositiveFloat | None = None
@@ -79,6 +80,7 @@ class TrimmedUCB(ArmStatistics):
     """
 
     Config = TrimmedUCBConfig
+    follows: ClassVar[Follows] = {"alpha": "trimmed"}
 
     def __init__(self, config: TrimmedUCBConfig | None = None) -> None:
         self.config = config or TrimmedUCBConfig()

@@ -38,11 +38,12 @@ from mithridate.config import (
     Config,
     Fraction,
     ModelConfig,
-    NonNegative,
     NonNegativeFloat,
+    Number,
     OptimiserConfig,
     Positive,
     PositiveFloat,
+    Seed,
 )
 from mithridate.errors import UserError
 from mithridate.model.cache import KVCache
@@ -61,7 +62,7 @@ class AdaptiveConfig(Config):
     """The largest single mean offset, in budgets."""
     spread_budget: PositiveFloat = 1.0
     """Bound B_σ on the norm over arms of the spreads."""
-    tilt: float = -2.0
+    tilt: Number = -2.0
     """The slope of the mean offset in the true reward that it begins with."""
     penalty: NonNegativeFloat = 1.0
     """The price of a norm that would exceed the budget. (The paper's λ = 10 goes with gains that
@@ -82,7 +83,7 @@ class AdaptiveConfig(Config):
     """How far the ratio of new to old densities may move from 1."""
     discount: Fraction = 0.97
     """Of the rewards that follow an offset."""
-    seed: NonNegative = 0
+    seed: Seed = 0
     """Of the initial weights."""
 
     @model_validator(mode="after")

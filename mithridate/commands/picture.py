@@ -29,7 +29,7 @@ def picture(
     """Draw one episode in a room: the attack on every cell and action, and the agent's path."""
     import torch
 
-    from mithridate.agents.resolve import make_victims
+    from mithridate.agents.resolve import make_victims, told
     from mithridate.config import EvaluateConfig, resolve
     from mithridate.envs import env_of
     from mithridate.evaluation.columns import make_columns
@@ -46,7 +46,7 @@ def picture(
         raise UserError(f"'{env}' has no rooms to draw; try darkroom2")
     check_figure(out, "--out")
     torch.set_num_threads(config.threads)
-    victim = make_victims([agent])[0]
+    victim = make_victims([agent], told(config))[0]
     with TrainingProgress("attack") as progress:
         column = make_columns(config, [victim], lambda label, r: [progress.another(label)])[0]
     room = watch(config, victim, column, task)

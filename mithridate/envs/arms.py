@@ -11,7 +11,7 @@ from torch import Tensor
 
 from mithridate.config import EnvConfig, NonNegativeFloat, Positive
 from mithridate.envs.poisoned_arms import poisoned, random_offsets
-from mithridate.rng import Rng
+from mithridate.rng import Rng, TaskStreams
 from mithridate.types import Contexts, EnvSpec, Metric, Poison, Tasks, Trajectory
 
 
@@ -20,6 +20,10 @@ class ArmsConfig(EnvConfig):
     """Number of arms (A)."""
     noise_std: NonNegativeFloat = 0.3
     """Standard deviation of the reward noise."""
+
+    def memory(self) -> tuple[float, float]:
+        # Draws come in blocks, and contexts have a one-hot vector or an offer for each step.
+        return 0.0, 4.0 * self.arms * (TaskStreams.BLOCK + 8 + 4 * self.horizon)
 
 
 @dataclass(frozen=True)

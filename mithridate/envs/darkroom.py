@@ -20,7 +20,7 @@ from pydantic import model_validator
 from torch import Tensor
 
 from mithridate.attackers.budget import IN_ROOMS
-from mithridate.config import EnvConfig, Fraction, NonNegative, Positive
+from mithridate.config import EnvConfig, Fraction, Positive, Seed
 from mithridate.envs.poisoned_rooms import RoomPoison
 from mithridate.envs.presets import (
     CONSTANT,
@@ -43,7 +43,7 @@ DISCOUNT = 0.99
 
 SMALL: dict[str, Any] = {"env": {"size": 3, "horizon": 20}, "threads": 1}
 BATCHES = {
-    "long_batch": 64, "long_length": 200, "long_every": 2, "short_batch": 64, "short_length": 100,
+    "long_batch": 64, "long_every": 2, "short_batch": 64, "short_length": 100,
 }  # fmt: skip
 LONG = {**BATCHES, "long_every": 1}
 PAPER_ATTACK = "tabular(discount=1,iterations=20)"
@@ -64,8 +64,13 @@ class DarkroomConfig(EnvConfig):
     these."""
     part: Literal["all", "train", "test"] = "all"
     """Which pairs of goals the tasks are drawn from."""
-    split_seed: NonNegative = 0
+    split_seed: Seed = 0
     """Which pairs are held out."""
+
+    def memory(self) -> tuple[float, float]:
+        # All pairs of goals are listed; attackers have a table of cells, actions and offsets.
+        cells = float(self.size) ** 2
+        return 200 * cells**2, 4 * cells * len(MOVES) * (3 * 8 + 6)
 
     @model_validator(mode="after")
     def _there_are_tasks(self) -> DarkroomConfig:

@@ -38,11 +38,11 @@ from mithridate.envs.presets import (
     SMOKE_TRAIN,
 )
 from mithridate.registry import ENVS
-from mithridate.rng import Rng
+from mithridate.rng import Rng, TaskStreams
 from mithridate.types import Contexts, Poison
 
 BATCHES: dict[str, Any] = {
-    "long_batch": 64, "long_length": 200, "long_every": 2, "short_batch": 128, "short_length": 50,
+    "long_batch": 64, "long_every": 2, "short_batch": 128, "short_length": 50,
 }  # fmt: skip
 LONG = {**BATCHES, "long_every": 1}
 DOUBT = (0.6, 2.0)
@@ -61,6 +61,11 @@ class LinearBanditConfig(ArmsConfig):
     features_seed: Annotated[int, Field(ge=0, lt=2**32)] = 1234
     """Of NumPy's RandomState, which draws the features. With 1234 the paper's clean columns of
     LinUCB and of CRLinUCB (v2, v3) come out."""
+
+    def memory(self) -> tuple[float, float]:
+        _, each = super().memory()
+        d = float(self.dimension)
+        return 64.0 * self.arms * d, each + 16 * d * d + 4 * d * (self.arms + TaskStreams.BLOCK)
 
 
 @dataclass(frozen=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 SMALL_BATCHES: dict[str, Any] = {
-    "long_batch": 16, "long_length": 20, "short_batch": 16, "short_length": 10,
+    "long_batch": 16, "short_batch": 16, "short_length": 10,
 }  # fmt: skip
 SMOKE_PRETRAIN: dict[str, Any] = {  # of seconds
     "threads": 1,

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from mithridate.agents.resolve import Victim, make_victims
+from mithridate.agents.resolve import Victim, make_victims, told
 from mithridate.attackers.budget import make_attacker
 from mithridate.config import AttackConfig, EvaluateConfig, parse
 from mithridate.errors import UserError, unknown
@@ -99,7 +99,7 @@ def _meant(text: str, config: EvaluateConfig, victims: Sequence[Victim]) -> list
     if meant := trained_against(text):
         kind, name = meant
         known = {victim.label: victim for victim in victims}
-        target = known.get(name) or make_victims([name])[0]
+        target = known.get(name) or make_victims([name], told(config))[0]
         if target.privileged:
             raise UserError(
                 f"'{target.label}' knows the attack; there is nothing to learn against it"

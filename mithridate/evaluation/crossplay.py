@@ -17,7 +17,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from mithridate.agents.resolve import AgentLike, Victim, make_victims
+from mithridate.agents.resolve import AgentLike, Victim, make_victims, told
 from mithridate.config import EnvConfig, EvaluateConfig, parse
 from mithridate.envs import env_of
 from mithridate.evaluation.checks import Cells, column_name
@@ -138,7 +138,7 @@ def evaluate_config(
     they are at hand."""
     torch.set_num_threads(config.threads)
     env = env or env_of(config.env)
-    victims = make_victims(agents)
+    victims = make_victims(agents, told(config))
     if columns is None:
         columns = make_columns(config, victims)
     records: list[Record] = []

@@ -20,7 +20,7 @@ from typing import Any, Literal
 import torch
 
 from mithridate import versions
-from mithridate.agents.resolve import Victim
+from mithridate.agents.resolve import Victim, told
 from mithridate.attackers.budget import make_attacker
 from mithridate.config import (
     AdversarialConfig,
@@ -184,7 +184,7 @@ def _cell(
     source = cell["victim"]
     if "victim" in inputs:
         source = str(inputs["victim"].path / "model.safetensors")
-    victim = Victim(cell["label"], [source])
+    victim = Victim(cell["label"], [source], told(config))
     if "attack" in inputs:
         learned = LearnedAttack(inputs["attack"].path)
         column = Column(learned.config.attacker, target=cell["target"], learned=(learned,))

@@ -25,7 +25,7 @@ import torch
 from torch import Tensor
 
 from mithridate.agents.in_context import InContextAgent, load
-from mithridate.agents.resolve import make_agent
+from mithridate.agents.resolve import make_agent, told
 from mithridate.attackers.budget import make_attacker
 from mithridate.attackers.mixture import MixtureAttacker
 from mithridate.config import AdversarialConfig
@@ -100,7 +100,7 @@ class AdversarialTraining:
         if config.compare_every and number % config.compare_every == 0:
             values |= self._by_threat("frozen", under_attack(self.start)[1])
             if self.env.peer is not None:
-                peer = make_agent(self.env.peer)[1]
+                peer = make_agent(self.env.peer, told(config))[1]
                 values |= self._by_threat(self.env.peer, under_attack(peer)[1])
         trajectory, scores = under_attack(self._agent())
         values = self._by_threat("score", scores) | values
@@ -286,7 +286,9 @@ def _targets(config: AdversarialConfig, env: Env, start: InContextAgent) -> list
             found[-1].check(env.spec)  # type: ignore[union-attr]
         else:
             eps = _or(threat.eps, config.eps)
-            name, agent = make_agent(threat.target.replace("{eps}", f"{eps:g}"))
+            name, agent = make_agent(
+                threat.target.replace("{eps}", f"{eps:g}"), told(config, eps, threat.budget)
+            )
             if hasattr(agent, "reveal"):
                 raise UserError(f"threats: '{name}' knows the attack; it cannot be a target")
             if isinstance(agent, InContextAgent):

@@ -20,7 +20,7 @@ from safetensors.torch import save as save_tensors
 from torch import Tensor
 
 from mithridate.agents.in_context import InContextAgent
-from mithridate.agents.resolve import AgentLike, make_agent, source_sha256
+from mithridate.agents.resolve import AgentLike, make_agent, source_sha256, told
 from mithridate.attackers.budget import make_attacker
 from mithridate.config import AttackConfig
 from mithridate.envs import env_of
@@ -48,7 +48,7 @@ class AttackTraining:
         self.config = config
         self.rng = Rng(config.seed).child("attack")
         self.env = env_of(config.env)
-        self.target = make_agent(config.target if target is None else target)[1]
+        self.target = make_agent(config.target if target is None else target, told(config))[1]
         self.attacker = _attacker(config)
         self.attacker.learning = True
         self.tasks = self.env.sample_tasks(config.tasks, self.rng.child("tasks"))
@@ -104,7 +104,7 @@ def attack(
     torch.set_num_threads(config.threads)
     where = Path(out) if out else default_directory(config, target)
     config = with_fingerprint(config, target)
-    agent = make_agent(config.target if target is None else target)[1]
+    agent = make_agent(config.target if target is None else target, told(config))[1]
     try_out(env_of(config.env), [agent], [_attacker(config)])
     run = RunDirectory(where, config)
     path = run.path / "attackers.safetensors"
@@ -121,7 +121,7 @@ def attack(
 
 def with_fingerprint(config: AttackConfig, target: AgentLike | None = None) -> AttackConfig:
     """The configuration, bound to the weights or the source code that its target has now."""
-    agent = make_agent(config.target if target is None else target)[1]
+    agent = make_agent(config.target if target is None else target, told(config))[1]
     if hasattr(agent, "reveal"):
         raise UserError(f"'{config.target}' knows the attack; there is nothing to learn against it")
     if not hasattr(_attacker(config), "update"):

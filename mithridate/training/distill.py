@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from mithridate.agents.in_context import InContextAgent
-from mithridate.agents.resolve import make_agent, source_sha256
+from mithridate.agents.resolve import make_agent, source_sha256, told
 from mithridate.attackers.budget import make_attacker
 from mithridate.config import DistillConfig
 from mithridate.envs import env_of
@@ -39,7 +39,7 @@ class Distillation(Pretraining):
     def __init__(self, config: DistillConfig) -> None:
         super().__init__(config)
         self.rng = Rng(config.seed).child("distill")
-        self.source = make_agent(config.source)[1]
+        self.source = make_agent(config.source, told(config))[1]
         self.attacker = _attacker(config)
         self.pool: list[Contexts] = []
 
@@ -96,7 +96,7 @@ def distill(
     """Distil in the directory `out` (default runs/distill-<env>-<hash>), or go on where an earlier
     call stopped. Returns the path of the weights."""
     config = with_fingerprint(config)
-    try_out(env_of(config.env), [make_agent(config.source)[1]], [_attacker(config)])
+    try_out(env_of(config.env), [make_agent(config.source, told(config))[1]], [_attacker(config)])
     directory = Path(out) if out else default_directory(config)
     return run_training(
         config, directory, lambda: Distillation(config), watchers, stage="distill", kind="ad"
@@ -105,7 +105,7 @@ def distill(
 
 def with_fingerprint(config: DistillConfig) -> DistillConfig:
     """The configuration, bound to the weights or the source code that its source has now."""
-    agent = make_agent(config.source)[1]
+    agent = make_agent(config.source, told(config))[1]
     if hasattr(agent, "reveal"):
         raise UserError(f"source '{config.source}' knows what a model cannot: distil another")
     _attacker(config)
