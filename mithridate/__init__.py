@@ -35,6 +35,10 @@ _HOME = {
 __all__ = sorted(_HOME)
 
 
+def __dir__() -> list[str]:
+    return __all__
+
+
 def __getattr__(name: str) -> Any:
     if name not in _HOME:
         raise AttributeError(f"module 'mithridate' has no attribute '{name}'")

@@ -25,7 +25,7 @@ from pydantic import (
     model_validator,
 )
 
-from mithridate.errors import Caution, UserError, one_line, unknown
+from mithridate.errors import Caution, UserError, shown, unknown
 from mithridate.files import DEEPEST, json_or_text
 
 PRESETS = ("smoke", "laptop", "paper")
@@ -47,7 +47,8 @@ Number = Annotated[float, Field(ge=-LARGE, le=LARGE, allow_inf_nan=False)]
 PositiveFloat = Annotated[float, Field(ge=SMALL, le=LARGE, allow_inf_nan=False)]
 NonNegativeFloat = Annotated[float, Field(ge=0, le=LARGE, allow_inf_nan=False)]
 Fraction = Annotated[float, Field(ge=0, le=1, allow_inf_nan=False)]
-Temperature = Annotated[float, Field(ge=1e-3, le=1e3, allow_inf_nan=False)]
+COLDEST, HOTTEST = 1e-3, 1e3
+Temperature = Annotated[float, Field(ge=COLDEST, le=HOTTEST, allow_inf_nan=False)]
 """Of a distribution that actions are sampled from. Below, it is greedy; above, it is uniform."""
 
 
@@ -451,7 +452,7 @@ def _assignment(text: str) -> dict[str, Any]:
     key, equals, value = text.partition("=")
     keys = key.split(".")
     if not equals or not all(keys) or len(keys) > DEEPEST:
-        raise UserError(f"--set '{one_line(text)}': expected key=value or key.subkey=value")
+        raise UserError(f"--set '{shown(text)}': expected key=value or key.subkey=value")
     parsed = json_or_text(value, f"--set '{text}'")
     for part in reversed(keys):
         parsed = {part: parsed}
@@ -470,14 +471,14 @@ def _merge(into: dict[str, Any], other: Mapping[str, Any]) -> None:
 
 def _one_line(error: ValidationError, config_type: type[Config], where: str) -> UserError:
     first = error.errors()[0]
-    path = [one_line(part, 80) for part in first["loc"]]
+    path = [shown(part, 80) for part in first["loc"]]
     dotted = ".".join(path)
     if first["type"] == "extra_forbidden":
         valid = _keys_at(config_type, path[:-1])
         close = difflib.get_close_matches(path[-1], valid, n=1, cutoff=0.4)
         hint = f"; did you mean '{'.'.join([*path[:-1], close[0]])}'?" if close else ""
         return UserError(f"{where}: unknown key '{dotted}'{hint} (keys: {', '.join(valid)})")
-    message = one_line(first["msg"].removeprefix("Value error, "), 500)
+    message = shown(first["msg"].removeprefix("Value error, "), 500)
     if first["type"] == "missing":
         return UserError(f"{where}: '{dotted}' is missing")
     got = "" if first["type"] == "value_error" else f", not {_input(first['input'])}"
@@ -487,7 +488,7 @@ def _one_line(error: ValidationError, config_type: type[Config], where: str) -> 
 
 def _input(value: Any) -> str:
     """What was given, as an error shows it."""
-    return one_line(json.dumps(value, default=str), 80)
+    return shown(json.dumps(value, default=str), 80)
 
 
 def _keys_at(config_type: type[Config], path: Sequence[str]) -> list[str]:

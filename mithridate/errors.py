@@ -30,7 +30,7 @@ def unknown(kind: str, name: str, choices: Iterable[str]) -> UserError:
     """An error for an unknown `name`, with the nearest valid one and the choices; of many, those
     that are most like it."""
     choices = sorted(choices)
-    name = one_line(name, 80)
+    name = shown(name, 80)
     close = difflib.get_close_matches(name, choices, n=1, cutoff=0.5)
     hint = f"; did you mean '{close[0]}'?" if close else ""
     if len(choices) > SHOWN_CHOICES:
@@ -42,7 +42,7 @@ def unknown(kind: str, name: str, choices: Iterable[str]) -> UserError:
     return UserError(f"unknown {kind} '{name}'{hint} (choices: {listed})")
 
 
-def one_line(text: object, limit: int = 200) -> str:
+def shown(text: object, limit: int = 200) -> str:
     """For an error's one line: without line breaks and control characters, and not endless."""
     line = re.sub(r"[\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]", "?", str(text))
     return line if len(line) <= limit else f"{line[: limit // 2]}…{line[-limit // 4 :]}"

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from mithridate.errors import UserError
-from mithridate.errors import one_line as shown
+from mithridate.errors import shown as shown
 
 TEXT_LIMIT = 64 * 2**20
 """Bytes of a text file (JSON, log); no honest one is larger."""

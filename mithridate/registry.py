@@ -15,7 +15,7 @@ import re
 from collections.abc import Callable
 from typing import Any, Generic, TypeVar
 
-from mithridate.errors import UserError, one_line, unknown
+from mithridate.errors import UserError, shown, unknown
 from mithridate.files import json_or_text
 
 T = TypeVar("T", bound=type)
@@ -79,7 +79,7 @@ class Registry(Generic[T]):
 def parse_call(text: str, kind: str = "agent") -> tuple[str, dict[str, Any]]:
     """'name(key=value,…)' as the name and its parameters."""
     match = re.fullmatch(r"([^()]+)(?:\((.*)\))?", text)
-    text = one_line(text)
+    text = shown(text)
     if not match:
         raise UserError(f"{kind} '{text}': expected name or name(key=value,…)")
     name, inside = match[1], match[2]
@@ -87,7 +87,7 @@ def parse_call(text: str, kind: str = "agent") -> tuple[str, dict[str, Any]]:
     for pair in inside.split(",") if inside else []:
         key, equals, value = (part.strip() for part in pair.partition("="))
         if not equals:
-            raise UserError(f"{kind} '{text}': expected key=value, not '{one_line(pair)}'")
+            raise UserError(f"{kind} '{text}': expected key=value, not '{shown(pair)}'")
         parameters[key] = json_or_text(value, f"{kind} '{text}'")
     return name, parameters
 

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from mithridate.errors import UserError, one_line
+from mithridate.errors import UserError, shown
 from mithridate.rng import Rng
 from mithridate.sizes import STEP, require
 from mithridate.types import (
@@ -126,7 +126,7 @@ def _learning_episodes(agent: Agent) -> int:
     if isinstance(found, bool) or not isinstance(found, int) or not 0 <= found <= MOST_EPISODES:
         raise UserError(
             f"agent {type(agent).__name__}: learning_episodes must be a whole number in "
-            f"0…{MOST_EPISODES}, not {one_line(found, 40)}"
+            f"0…{MOST_EPISODES}, not {shown(found, 40)}"
         )
     return found
 

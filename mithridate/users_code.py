@@ -11,7 +11,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
-from mithridate.errors import Interrupted, TrainingDiverged, UserError, one_line
+from mithridate.errors import Interrupted, TrainingDiverged, UserError, shown
 
 OURS = "mithridate"
 
@@ -34,7 +34,7 @@ def blaming(*things: Any) -> Iterator[None]:
 
 def described(error: BaseException) -> str:
     """'ValueError: no such arm'."""
-    text = one_line(error)
+    text = shown(error)
     return f"{type(error).__name__}: {text}" if text else type(error).__name__
 
 

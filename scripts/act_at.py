@@ -7,14 +7,12 @@ what the card tells about the model is measured anew.
 from __future__ import annotations
 
 import argparse
-import json
 
 import torch
 
 from mithridate.config import AdversarialConfig, parse
 from mithridate.errors import UserError
-from mithridate.files import write_atomic
-from mithridate.model.weights import find, load_model
+from mithridate.model.weights import find, load_model, write_model
 from mithridate.training.adversarial import AdversarialTraining
 
 
@@ -44,7 +42,7 @@ def main() -> None:
         "config_hash": config.hash(),
         "metrics": metrics,
     }
-    write_atomic(find(options.name).with_suffix(".json"), json.dumps(card, indent=2) + "\n")
+    write_model(find(options.name), model.state_dict(), card)
     print(f"{options.name}: clean {metrics['clean_mean']:.2f} ± {metrics['clean_ci95']:.2f}")
 
 

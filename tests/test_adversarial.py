@@ -19,10 +19,11 @@ from mithridate.envs import make_env
 from mithridate.envs.poisoned_arms import poisoned, random_offsets
 from mithridate.errors import TrainingDiverged, UserError
 from mithridate.evaluation.crossplay import evaluate
-from mithridate.model.weights import load_model, save_model, tensors_sha256
+from mithridate.model.weights import load_model, save_model
 from mithridate.registry import AGENTS, ATTACKERS
 from mithridate.rng import Rng
 from mithridate.rollout import rollout
+from mithridate.tensor_files import tensors_sha256
 from mithridate.training.adversarial import (
     AdversarialTraining,
     train_adversarially,

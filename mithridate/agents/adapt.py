@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from mithridate.config import LARGE
-from mithridate.errors import UserError, one_line
+from mithridate.errors import UserError, shown
 from mithridate.rng import Rng, TaskStreams
 from mithridate.types import Agent, EnvSpec, Observation
 from mithridate.users_code import blaming, described, last_line
@@ -142,7 +142,7 @@ def checked_action(value: Any, n_actions: int, what: str) -> int:
             if isinstance(value, numbers.Real) and float(value).is_integer():
                 number = int(float(value))
     if number is None or isinstance(value, str) or not 0 <= number < n_actions:
-        raise UserError(f"{what} a whole number in 0…{n_actions - 1}, not {one_line(value, 40)}")
+        raise UserError(f"{what} a whole number in 0…{n_actions - 1}, not {shown(value, 40)}")
     return number
 
 
@@ -154,7 +154,7 @@ def checked_reward(value: Any) -> float:
         number = math.nan
     if isinstance(value, str | bytes) or not abs(number) <= LARGE:
         raise UserError(
-            f"reward: it must be a number within ±{LARGE:g}, not {one_line(value, 40)}; "
+            f"reward: it must be a number within ±{LARGE:g}, not {shown(value, 40)}; "
             "scale your rewards if they are larger"
         )
     return number
@@ -167,7 +167,7 @@ def _call(cls: type) -> Any:
         raise
     except TypeError as error:
         raise UserError(
-            f"agent class {cls.__name__} cannot be made without arguments: {one_line(error)}"
+            f"agent class {cls.__name__} cannot be made without arguments: {shown(error)}"
         ) from error
     except (Exception, SystemExit) as error:
         raise UserError(

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from mithridate.agents.choice import sample
+from mithridate.config import COLDEST, HOTTEST
 from mithridate.errors import UserError
 from mithridate.model.context_model import ContextModel
 from mithridate.model.weights import load_model
@@ -25,8 +26,11 @@ class InContextAgent:
     def __init__(
         self, model: ContextModel, *, greedy: bool = False, temperature: float = 1.0
     ) -> None:
-        if not temperature > 0:
-            raise UserError(f"temperature must be positive, not {temperature}; see greedy")
+        if not COLDEST <= temperature <= HOTTEST:
+            raise UserError(
+                f"temperature must be from {COLDEST:g} to {HOTTEST:g}, not {temperature:g}; "
+                "see greedy"
+            )
         self.model = model
         self.greedy = greedy
         self.temperature = temperature
@@ -84,6 +88,8 @@ class InContextAgent:
         elif obs is not None and not torch.equal(obs, self._asked):  # type: ignore[arg-type]
             self._logits = self.model.ask_again(self._cache, obs)
         self._pending, self._asked = None, obs
+        if not torch.isfinite(self._logits).all():
+            raise UserError("this model's predictions are not finite: its weights are of no use")
         return self._logits
 
     @torch.no_grad()

@@ -15,7 +15,8 @@ from typing import Any
 
 from mithridate.agents.adapt import as_agent
 from mithridate.agents.in_context import load
-from mithridate.errors import UserError, one_line, unknown
+from mithridate.errors import UserError, shown, unknown
+from mithridate.files import read_bytes
 from mithridate.model.weights import zoo_names
 from mithridate.registry import AGENTS, parse_call
 from mithridate.types import Agent, Follows
@@ -57,11 +58,13 @@ def make_agent(agent: AgentLike, situation: Told | None = None) -> tuple[str, Ag
         known = situation or {}
         defaults = {field: known[fact] for field, fact in follows.items() if fact in known}
         return agent, AGENTS.create(name, **{**defaults, **parameters})
-    if name in zoo_names() or name.endswith(".safetensors") or Path(name).is_dir():
+    if name in zoo_names() or name.endswith(".safetensors") or os.path.isdir(name):
         if parameters.keys() - {"greedy", "temperature"}:
             raise UserError(f"agent '{agent}': a trained model takes only greedy and temperature")
         temperature = parameters.get("temperature")
-        if temperature is not None and not isinstance(temperature, int | float):
+        if temperature is not None and (
+            isinstance(temperature, bool) or not isinstance(temperature, int | float)
+        ):
             raise UserError(f"agent '{agent}': temperature must be a number")
         greedy = parameters.get("greedy", False)
         if not isinstance(greedy, bool):
@@ -83,6 +86,11 @@ class Victim:
         self.label = label
         self._sources = list(sources)
         self._agents = [make_agent(source, situation)[1] for source in sources]
+
+    @property
+    def count(self) -> int:
+        """How many models of several seeds there are."""
+        return len(self._agents)
 
     def replication(self, number: int) -> Agent:
         return self._agents[number % len(self._agents)]
@@ -162,7 +170,7 @@ def _import(name: str) -> Any:
     try:
         module = importlib.import_module(module_name)
     except ModuleNotFoundError as error:
-        raise UserError(f"agent '{name}': cannot import {module_name}: {one_line(error)}") from None
+        raise UserError(f"agent '{name}': cannot import {module_name}: {shown(error)}") from None
     except (Exception, SystemExit) as error:
         raise UserError(
             f"agent '{name}': cannot import {module_name}: {described(error)} ({last_line(error)})"
@@ -179,4 +187,4 @@ def source_sha256(name: str) -> str | None:
     path = getattr(sys.modules[name.partition(":")[0]], "__file__", None)
     if path is None:
         return None
-    return hashlib.sha256(Path(path).read_bytes()).hexdigest()
+    return hashlib.sha256(read_bytes(Path(path), "source")).hexdigest()

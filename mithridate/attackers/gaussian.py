@@ -24,7 +24,6 @@ from true rewards r̄ only; the victim is a black box. What the paper leaves ope
 
 from __future__ import annotations
 
-import math
 from typing import Literal
 
 import torch
@@ -40,6 +39,8 @@ from mithridate.rng import TaskStreams
 from mithridate.types import EnvSpec, Tasks, Trajectory
 
 PARAMETERS = ("offsets", "log_spreads")
+UNMET = 1e9
+"""What the victim earned in the best round before the first: more than it ever will."""
 
 
 class GaussianConfig(Config):
@@ -94,7 +95,7 @@ class GaussianAttacker(LearnsPerTask, OffsetAttacker):
         best = self.config.keep == "best"
         if best:
             fresh |= {f"best_{name}": fresh[name] for name in PARAMETERS}
-            fresh["least"] = torch.tensor([math.inf])
+            fresh["least"] = torch.tensor([UNMET])
         self._rows = self._tasks.rows(tasks.ids.cpu(), fresh)
         mine = self._tasks.at(self._rows)
         used = "best_" if best and not self.learning else ""

@@ -50,8 +50,13 @@ class PerTask:
         return {"ids": self.ids, **self.state}
 
     def load_tensors(self, tensors: Mapping[str, Tensor]) -> None:
-        self.ids = tensors["ids"].clone()
-        self.state = {name: t.clone() for name, t in tensors.items() if name != "ids"}
+        ids = tensors["ids"].clone()
+        state = {name: t.clone() for name, t in tensors.items() if name != "ids"}
+        if ids.dtype != torch.int64 or ids.dim() != 1 or (ids[1:] <= ids[:-1]).any():
+            raise ValueError("tasks' ids must be whole numbers in ascending order")
+        if any(t.dtype != torch.float32 or t.shape[:1] != ids.shape for t in state.values()):
+            raise ValueError("every task needs numbers of its own")
+        self.ids, self.state = ids, state
 
 
 class LearnsPerTask:

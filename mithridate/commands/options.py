@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import json
-from typing import Annotated, Any
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager, redirect_stdout
+from typing import Annotated, Any, TextIO
 
 import typer
 from rich.console import Console
@@ -33,5 +36,25 @@ def wide_console() -> Console:
     return console if console.is_terminal else Console(width=200)
 
 
+_documents: TextIO | None = None
+"""Where documents go while everything else that is printed goes to standard error."""
+
+
+@contextmanager
+def documents_apart(wanted: bool) -> Iterator[None]:
+    """If `wanted`, only what `print_json` prints goes to standard output: others' code may print,
+    and would spoil the document."""
+    global _documents
+    if not wanted:
+        yield
+        return
+    _documents = sys.stdout
+    try:
+        with redirect_stdout(sys.stderr):
+            yield
+    finally:
+        _documents = None
+
+
 def print_json(document: Any) -> None:
-    print(json.dumps(document, indent=2, allow_nan=False))
+    print(json.dumps(document, indent=2, allow_nan=False), file=_documents or sys.stdout)

@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING
 from mithridate.agents.resolve import Victim, make_victims, told
 from mithridate.attackers.budget import make_attacker
 from mithridate.config import AttackConfig, EvaluateConfig, parse
-from mithridate.errors import UserError, unknown
+from mithridate.envs import env_of
+from mithridate.errors import UserError, shown, unknown
 from mithridate.evaluation.checks import KINDS, column_name, trained_against
 from mithridate.registry import ATTACKERS, ENVS, parse_call
 from mithridate.types import Attacker, Tasks
@@ -70,6 +71,9 @@ def make_columns(
     """The columns that `config.attackers` names. `watch(target, replication)`: who looks on while
     attackers are trained; `directory`: where they are kept."""
     # Everything that can be wrong is found before the first attacker is trained.
+    from mithridate.training.trial import try_out
+
+    try_out(env_of(config.env), (v.replication(r) for v in victims for r in range(v.count)), ())
     wanted = [
         one for text in dict.fromkeys(config.attackers) for one in _meant(text, config, victims)
     ]
@@ -85,7 +89,9 @@ def make_columns(
 
 def _meant(text: str, config: EvaluateConfig, victims: Sequence[Victim]) -> list[Column | _Wanted]:
     """What a user's word stands for: columns, and attackers to train."""
-    if text == "none":
+    from mithridate.training.trial import try_out
+
+    if text.lower() == "none":
         return [Column("none")]
     if text in KINDS:
         kind = _kind(text, config)
@@ -98,8 +104,8 @@ def _meant(text: str, config: EvaluateConfig, victims: Sequence[Victim]) -> list
         return [_Wanted(kind, victim) for victim in targets]
     if meant := trained_against(text):
         kind, name = meant
-        known = {victim.label: victim for victim in victims}
-        target = known.get(name) or make_victims([name], told(config))[0]
+        labels = {victim.label: victim for victim in victims}
+        target = labels.get(name) or make_victims([name], told(config))[0]
         if target.privileged:
             raise UserError(
                 f"'{target.label}' knows the attack; there is nothing to learn against it"
@@ -108,14 +114,17 @@ def _meant(text: str, config: EvaluateConfig, victims: Sequence[Victim]) -> list
     if paths := _files(text):
         return [_from_files(text, paths, config)]
     if "/" in text or text.endswith(".safetensors"):
-        raise UserError(f"attacker '{text}': no such file")
+        raise UserError(f"attacker '{shown(text)}': no such file")
     name, _ = parse_call(text, "attacker")
-    if name not in ATTACKERS.names():
+    known = ATTACKERS.known(name)
+    if known is None:
         choices = ["none", *(f"{kind}(TARGET)" for kind in KINDS), *ATTACKERS.names()]
         raise unknown("attacker", name, choices)
+    text = known + text[len(name) :]  # whatever its case was
     attacker = make_attacker(text, config.budget)
     if hasattr(attacker, "update"):
-        raise UserError(f"attacker '{name}' must be trained first: learned(TARGET)")
+        raise UserError(f"attacker '{known}' must be trained first: learned(TARGET)")
+    try_out(env_of(config.env), (), [attacker])
     return [Column(text, static=attacker)]
 
 

@@ -37,7 +37,8 @@ from mithridate.evaluation.crossplay import evaluate_cell
 from mithridate.evaluation.episode import watch
 from mithridate.experiments.store import OUT, Artifact, Store
 from mithridate.files import write_atomic
-from mithridate.model.weights import find, load_model, tensors_sha256, zoo_names
+from mithridate.model.weights import find, load_model, zoo_names
+from mithridate.tensor_files import tensors_sha256
 from mithridate.training.adversarial import train_adversarially
 from mithridate.training.attack import LearnedAttack, attack
 from mithridate.training.distill import distill

@@ -1,75 +1,99 @@
 """Models on disk: safetensors for the weights, a JSON card beside them. Nothing is unpickled.
 
-The card says what the weights are (environment, architecture, training, seed, versions, measured
-metrics) and holds their SHA-256, so that damage is found before a model is used.
+The card says what the weights are (environment, architecture, temperature, training, seed,
+versions, measured metrics). They belong together: the card holds the SHA-256 of the weights' file,
+and that file a digest of the rest of the card. Another number of heads, or another temperature, is
+another agent, so a card that was edited is refused like weights that were damaged.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
+import os
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
-import torch
-from safetensors import SafetensorError
-from safetensors.torch import load as load_tensors
-from safetensors.torch import save as save_tensors
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from torch import Tensor
 
-from mithridate.config import ModelConfig, parse
+from mithridate.config import ModelConfig, Temperature, parse
 from mithridate.errors import UserError, unknown
-from mithridate.files import write_atomic
+from mithridate.files import read_json_object, shown, write_atomic
 from mithridate.model.context_model import ContextModel
 from mithridate.model.layouts import make_model
 from mithridate.registry import ENVS
+from mithridate.tensor_files import misfit, not_finite, packed, read_tensors
 from mithridate.versions import versions
 
 ZOO = Path(__file__).parent.parent / "zoo"
-CARD_FORMAT = 1
+CARD_FORMAT = 2
+"""2: cards and weights know each other."""
 
 
-def save_model(path: Path, model: ContextModel, card: dict[str, Any]) -> None:
+class CardForm(BaseModel):
+    """What a card must have, whatever else it says."""
+
+    model_config = ConfigDict(strict=True, extra="allow")
+
+    kind: str
+    env: dict[str, Any]
+    model: dict[str, Any]
+    sha256: Annotated[str, Field(pattern="^[0-9a-f]{64}$")]
+    temperature: Temperature = 1.0
+    metrics: dict[str, float | None] = {}
+    training: dict[str, Any] = {}
+    stage_version: int = 1
+
+
+def save_model(path: Path, model: ContextModel, card: Mapping[str, Any]) -> None:
     """Write `path` (.safetensors) and its card (.json). The card must name env and kind."""
-    data = save_tensors({name: t.detach().contiguous() for name, t in model.state_dict().items()})
-    card = {
-        "format": CARD_FORMAT,
+    about = {
         **card,
         "model": model.config.to_json(),
         "parameters": sum(p.numel() for p in model.parameters()),
         "versions": versions(),
-        "sha256": hashlib.sha256(data).hexdigest(),
     }
+    write_model(path, model.state_dict(), about)
+
+
+def write_model(path: Path, tensors: Mapping[str, Tensor], card: Mapping[str, Any]) -> None:
+    """Weights and card as they are, each with the digest of the other."""
+    if (broken := not_finite(tensors)) is not None:
+        raise UserError(f"'{broken}' is not finite: such a model is not written to {shown(path)}")
+    about = {**card, "format": CARD_FORMAT}
+    data = packed(tensors, {"card": _digest(about)})
+    about["sha256"] = hashlib.sha256(data).hexdigest()
     write_atomic(path, data)
-    write_atomic(path.with_suffix(".json"), json.dumps(card, indent=2) + "\n")
+    write_atomic(path.with_suffix(".json"), json.dumps(about, indent=2) + "\n")
+
+
+def _digest(card: Mapping[str, Any]) -> str:
+    """Of all that a card says, but for the digest of the weights."""
+    rest = {key: value for key, value in card.items() if key != "sha256"}
+    return hashlib.sha256(json.dumps(rest, sort_keys=True).encode()).hexdigest()
 
 
 def load_model(source: str | Path) -> tuple[ContextModel, dict[str, Any]]:
     """The model and its card, from a zoo name, a run's directory or a .safetensors file."""
     path = find(source)
     card = _read_card(path.with_suffix(".json"))
-    try:
-        data = path.read_bytes()
-    except OSError as error:
-        raise UserError(f"cannot read weights {path}: {error.strerror}") from None
+    tensors, metadata, data = read_tensors(path, "weights")
     if hashlib.sha256(data).hexdigest() != card["sha256"]:
         raise UserError(
-            f"weights {path} are damaged: checksum differs from the card's; restore them"
+            f"weights {shown(path)} are damaged: checksum differs from the card's; restore them"
         )
-    try:
-        tensors = load_tensors(data)
-    except SafetensorError as error:
-        raise UserError(f"weights {path} are not a safetensors file: {error}") from None
-
-    env = ENVS.create(card["env"].get("name", ""), **card["env"])
-    model = make_model(parse(ModelConfig, card["model"], where=f"card of {path}"), env.spec)
-    expected = {name: tuple(t.shape) for name, t in model.state_dict().items()}
-    found = {name: tuple(t.shape) for name, t in tensors.items()}
-    for name in sorted(expected.keys() | found.keys()):
-        if expected.get(name) != found.get(name):
-            raise UserError(
-                f"weights {path} do not fit their card: '{name}' should be "
-                f"{expected.get(name, 'absent')}, is {found.get(name, 'absent')}"
-            )
+    if metadata.get("card") != _digest(card):
+        raise UserError(
+            f"card {shown(path.with_suffix('.json'))} is damaged: it is not the one that its "
+            "weights were saved with; restore it"
+        )
+    env = ENVS.create(str(card["env"].get("name", "")), **card["env"])
+    config = parse(ModelConfig, card["model"], where=f"card of {shown(path)}")
+    model = make_model(config, env.spec)
+    if (difference := misfit(tensors, model.state_dict())) is not None:
+        raise UserError(f"weights {shown(path)} do not fit their card: {difference}")
     model.load_state_dict(tensors)
     return model.eval(), card
 
@@ -84,39 +108,35 @@ def find(source: str | Path) -> Path:
     if isinstance(source, str) and source in zoo_names():
         return ZOO / f"{source}.safetensors"
     path = Path(source)
-    if path.is_dir():
+    if os.path.isdir(path):
         path = path / "model.safetensors"
-        if not path.exists():
-            raise UserError(f"no model.safetensors in {path.parent}: is the run finished?")
+        if not os.path.exists(path):
+            raise UserError(f"no model.safetensors in {shown(path.parent)}: is the run finished?")
     if path.suffix == ".safetensors":
-        if not path.exists():
-            raise UserError(f"weights {path} not found")
+        if not os.path.exists(path):
+            raise UserError(f"weights {shown(path)} not found")
         return path
     raise unknown("model", str(source), zoo_names())
 
 
 def _read_card(path: Path) -> dict[str, Any]:
+    card = read_json_object(path, "card", nan=True)
+    if card.get("format") == 1:
+        raise UserError(
+            f"card {shown(path)} is of an earlier edition: scripts/upgrade_model.py brings it up "
+            "to date, if you trust it"
+        )
+    if card.get("format") != CARD_FORMAT:
+        raise UserError(
+            f"card {shown(path)}: format {shown(card.get('format'), 40)}; this version reads "
+            f"{CARD_FORMAT}"
+        )
     try:
-        card: Any = json.loads(path.read_text())
-    except OSError as error:
-        raise UserError(f"cannot read the weights' card {path}: {error.strerror}") from None
-    except ValueError:
-        raise UserError(f"card {path} is damaged: not JSON") from None
-    if not isinstance(card, dict):
-        raise UserError(f"card {path} is damaged: not a JSON object")
-    missing = sorted({"format", "kind", "env", "model", "sha256"} - card.keys())
-    if missing:
-        raise UserError(f"card {path} is damaged: no {', '.join(missing)}")
-    if card["format"] != CARD_FORMAT:
-        raise UserError(f"card {path}: format {card['format']}; this version reads {CARD_FORMAT}")
+        CardForm.model_validate(card)
+    except ValidationError as error:
+        first = error.errors()[0]
+        place = ".".join(map(str, first["loc"]))
+        raise UserError(
+            f"card {shown(path)} is damaged: '{shown(place, 80)}': {shown(first['msg'])}"
+        ) from None
     return card
-
-
-def tensors_sha256(tensors: dict[str, torch.Tensor]) -> str:
-    """A digest of names, types, shapes and contents, for checkpoints and bit-for-bit tests."""
-    digest = hashlib.sha256()
-    for name in sorted(tensors):
-        tensor = tensors[name].detach().cpu().contiguous()
-        digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode())
-        digest.update(tensor.numpy().tobytes())
-    return digest.hexdigest()

@@ -33,10 +33,11 @@ from mithridate.envs import env_of
 from mithridate.errors import UserError
 from mithridate.evaluation.crossplay import step_scores
 from mithridate.evaluation.statistics import mean_ci95
-from mithridate.model.weights import load_model, tensors_sha256
+from mithridate.model.weights import load_model
 from mithridate.registry import ATTACKERS, parse_call
 from mithridate.rng import Rng
 from mithridate.rollout import rollout
+from mithridate.tensor_files import tensors_sha256
 from mithridate.training.loop import Cadence, Values, Watcher
 from mithridate.training.model_run import run_training
 from mithridate.training.optimiser import Optimiser

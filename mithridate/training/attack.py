@@ -10,28 +10,25 @@ from __future__ import annotations
 import hashlib
 import json
 import math
+import os
 from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import SafetensorError
-from safetensors.torch import load as load_tensors
-from safetensors.torch import save as save_tensors
 from torch import Tensor
 
 from mithridate.agents.in_context import InContextAgent
 from mithridate.agents.resolve import AgentLike, make_agent, source_sha256, told
 from mithridate.attackers.budget import make_attacker
-from mithridate.config import AttackConfig
+from mithridate.config import AttackConfig, parse
 from mithridate.envs import env_of
 from mithridate.errors import UserError
 from mithridate.evaluation.crossplay import step_scores
 from mithridate.evaluation.statistics import mean_ci95
-from mithridate.files import write_atomic
-from mithridate.model.weights import tensors_sha256
-from mithridate.registry import ENVS
+from mithridate.files import parse_json, shown
 from mithridate.rng import Rng
 from mithridate.rollout import rollout
+from mithridate.tensor_files import misfit, read_tensors, tensors_sha256, write_tensors
 from mithridate.training.loop import Cadence, Values, Watcher, train
 from mithridate.training.run_directory import RunDirectory, part
 from mithridate.training.trial import try_out
@@ -39,6 +36,8 @@ from mithridate.types import Attacker, Env, Tasks
 from mithridate.versions import versions
 
 FORMAT = 1
+LARGEST = 1e9
+"""No number of a trained attacker is larger."""
 
 
 class AttackTraining:
@@ -51,7 +50,7 @@ class AttackTraining:
         self.target = make_agent(config.target if target is None else target, told(config))[1]
         self.attacker = _attacker(config)
         self.attacker.learning = True
-        self.tasks = self.env.sample_tasks(config.tasks, self.rng.child("tasks"))
+        self.tasks = _tasks(config, self.env)
 
     def step(self, step: int) -> Values:
         trajectory = rollout(
@@ -84,6 +83,11 @@ class AttackTraining:
 
     def load_tensors(self, tensors: dict[str, Tensor]) -> None:
         self.attacker.load_tensors(tensors)
+
+
+def _tasks(config: AttackConfig, env: Env) -> Tasks:
+    """Those that the attackers belong to."""
+    return env.sample_tasks(config.tasks, Rng(config.seed).child("attack", "tasks"))
 
 
 def _attacker(config: AttackConfig) -> Any:
@@ -156,37 +160,73 @@ def _save(path: Path, trainee: AttackTraining) -> None:
         "versions": versions(),
         "sha256": tensors_sha256(tensors),
     }
-    contiguous = {name: t.contiguous() for name, t in tensors.items()}
-    write_atomic(path, save_tensors(contiguous, metadata={"meta": json.dumps(meta)}))
+    write_tensors(path, tensors, {"meta": json.dumps(meta)})
 
 
 class LearnedAttack:
-    """Attackers from a file, with the tasks they belong to."""
+    """Attackers from a file, with the tasks they belong to. Whoever made the file, they are what
+    their configuration says: of this format, for these tasks, within the budget."""
 
     def __init__(self, path: Path | str) -> None:
         self.path = Path(path)
-        if self.path.is_dir():
+        if os.path.isdir(self.path):
             self.path = self.path / "attackers.safetensors"
-        try:
-            data = self.path.read_bytes()
-            header = json.loads(data[8 : 8 + int.from_bytes(data[:8], "little")])
-            meta: dict[str, Any] = json.loads(header["__metadata__"]["meta"])
-            tensors = load_tensors(data)
-            damaged = tensors_sha256(tensors) != meta["sha256"]
-            config = meta["config"]
-            self.config = AttackConfig.model_construct(**config)
-            env: Env = ENVS.create(config["env"]["name"], **config["env"])
-        except OSError as error:
-            raise UserError(f"cannot read attackers {self.path}: {error.strerror}") from None
-        except (SafetensorError, ValueError, KeyError, TypeError):
-            raise UserError(f"{self.path} is not a file of trained attackers") from None
-        if damaged:
-            raise UserError(f"attackers {self.path} are damaged: checksum differs; restore them")
-        self.env = env
+        tensors, metadata, data = read_tensors(self.path, "attackers")
+        meta = self._meta(metadata)
+        if meta["format"] != FORMAT:
+            raise UserError(
+                f"attackers {shown(self.path)}: format {shown(meta['format'], 40)}; this version "
+                f"reads {FORMAT}"
+            )
+        if tensors_sha256(tensors) != meta["sha256"]:
+            raise self._damaged("checksum differs; restore them")
+        where = f"attackers {shown(self.path)}"
+        self.config = parse(AttackConfig, meta["config"], where)
+        self.env: Env = env_of(self.config.env)
         self.metrics: dict[str, float | None] = meta["metrics"]
         self.sha256: str = hashlib.sha256(data).hexdigest()
+        self.tasks = self._checked_tasks(part(tensors, "tasks."))
+        self.attacker: Attacker = self._checked_attacker(part(tensors, "attacker."))
 
-        self.attacker: Attacker = _attacker(self.config)
-        self.attacker.load_tensors(part(tensors, "attacker."))  # type: ignore[attr-defined]
-        found = part(tensors, "tasks.")
-        self.tasks: Tasks = type(env.sample_tasks(0, Rng(0)))(**found)
+    def _meta(self, metadata: dict[str, Any]) -> dict[str, Any]:
+        try:
+            meta = parse_json(metadata["meta"])
+            sound = isinstance(meta["config"], dict) and isinstance(meta["metrics"], dict)
+            sound &= {"format", "sha256"} <= meta.keys()
+        except (KeyError, TypeError, ValueError, AttributeError):
+            sound = False
+        if not sound:
+            raise UserError(f"{shown(self.path)} is not a file of trained attackers")
+        found: dict[str, Any] = meta
+        return found
+
+    def _checked_tasks(self, found: dict[str, Tensor]) -> Tasks:
+        """The tasks of the file, which must be those that its configuration stands for."""
+        expected = _tasks(self.config, self.env)
+        if misfit(found, expected.tensors()) is not None:
+            raise self._damaged("their tasks are of another form")
+        if not all(torch.allclose(found[k], t) for k, t in expected.tensors().items()):
+            raise self._damaged("their tasks are not those of their configuration")
+        return type(expected)(**found)
+
+    def _checked_attacker(self, found: dict[str, Tensor]) -> Attacker:
+        attacker = _attacker(self.config)
+        if not hasattr(attacker, "update"):
+            raise self._damaged(f"'{self.config.attacker}' does not learn")
+        if any(
+            t.is_floating_point() and t.abs().max() > LARGEST for t in found.values() if t.numel()
+        ):
+            raise self._damaged("there are numbers that no training gives")
+        try:
+            attacker.load_tensors(found)
+            streams = Rng(0).streams(self.tasks.ids)
+            attacker.reset(self.env.spec, self.tasks.copy(), streams)
+            norm = attacker.cost().max().item()
+        except (KeyError, IndexError, RuntimeError, TypeError, ValueError, AttributeError):
+            raise self._damaged("they do not fit their configuration") from None
+        if not norm <= self.config.budget * (1 + 1e-6):
+            raise self._damaged(f"their norm is {norm:g}, their budget {self.config.budget:g}")
+        return attacker  # type: ignore[no-any-return]
+
+    def _damaged(self, why: str) -> UserError:
+        return UserError(f"attackers {shown(self.path)} are damaged: {why}")

@@ -20,9 +20,9 @@ from mithridate.attackers.budget import make_attacker
 from mithridate.config import DistillConfig
 from mithridate.envs import env_of
 from mithridate.errors import UserError
-from mithridate.model.weights import tensors_sha256
 from mithridate.rng import Rng
 from mithridate.rollout import rollout
+from mithridate.tensor_files import tensors_sha256
 from mithridate.training.loop import Values, Watcher
 from mithridate.training.model_run import run_training
 from mithridate.training.pretrain import Pretraining

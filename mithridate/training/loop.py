@@ -101,7 +101,10 @@ def _restore(trainee: Trainee, run: RunDirectory) -> tuple[int, float]:
         run.truncate_log(0)
         return 0, 0.0
     tensors, meta = found
-    trainee.load_tensors(tensors)
+    try:
+        trainee.load_tensors(tensors)
+    except (KeyError, IndexError, RuntimeError, TypeError, ValueError, AttributeError):
+        raise run.damaged() from None
     run.truncate_log(meta["step"])
     return int(meta["step"]), float(meta["seconds"])
 

@@ -3,20 +3,26 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Any
 
-from safetensors import SafetensorError, safe_open
-from safetensors.torch import load as load_tensors
-from safetensors.torch import save as save_tensors
 from torch import Tensor
 
 from mithridate.config import Config
 from mithridate.errors import TrainingDiverged, UserError
-from mithridate.files import make_directory, write_atomic
-from mithridate.model.weights import tensors_sha256
+from mithridate.files import (
+    make_directory,
+    parse_json,
+    read_json,
+    read_text,
+    reason,
+    shown,
+    write_atomic,
+)
+from mithridate.tensor_files import read_tensors, tensors_sha256, write_tensors
 from mithridate.versions import versions
 
 
@@ -31,38 +37,58 @@ class RunDirectory:
         self.model_path = path / "model.safetensors"
         self._refuse_other_runs(config)
         make_directory(path)
+        self._refuse_links()
         self._lock = self._acquire_lock()
         if not self.config_path.exists():
             text = json.dumps({"hash": config.hash(), "config": config.to_json()}, indent=2)
             write_atomic(self.config_path, text + "\n")
 
     def _refuse_other_runs(self, config: Config) -> None:
-        if self.config_path.exists():
+        if os.path.exists(self.config_path):
             try:
-                found = json.loads(self.config_path.read_text())["hash"]
-            except (OSError, ValueError, KeyError, TypeError):
-                raise UserError(f"{self.config_path} is damaged; choose another --out") from None
+                found = read_json(self.config_path, "configuration")["hash"]
+            except (UserError, KeyError, TypeError):
+                raise UserError(
+                    f"{shown(self.config_path)} is damaged; choose another --out"
+                ) from None
             if found != config.hash():
                 raise UserError(
-                    f"{self.path} holds a run with another configuration ({found}, "
-                    f"this one is {config.hash()}); choose another --out"
+                    f"{shown(self.path)} holds a run with another configuration "
+                    f"({shown(found, 40)}, this one is {config.hash()}); choose another --out"
                 )
-        elif self.path.exists() and (not self.path.is_dir() or any(self.path.iterdir())):
+        elif os.path.exists(self.path) and (not os.path.isdir(self.path) or self._is_used()):
             raise UserError(
-                f"{self.path} exists and is not a run's directory; choose another --out"
+                f"{shown(self.path)} exists and is not a run's directory; choose another --out"
             )
+
+    def _is_used(self) -> bool:
+        try:
+            return bool(os.listdir(self.path))
+        except OSError as error:
+            raise UserError(f"cannot read {shown(self.path)}: {reason(error)}") from None
+
+    def _refuse_links(self) -> None:
+        """What is appended to a log must not end up in a file elsewhere."""
+        for path in self.path.iterdir():
+            if path.is_symlink():
+                raise UserError(f"{shown(path)} is a link: a run's files are its own; remove it")
 
     def _acquire_lock(self) -> IO[str] | None:
         try:
             import fcntl
         except ImportError:  # not a POSIX system: go without
             return None
-        lock = (self.path / ".lock").open("w")
+        try:
+            # For reading and writing: to open a pipe for writing only would wait for ever.
+            handle = os.open(self.path / ".lock", os.O_RDWR | os.O_CREAT, 0o644)
+        except OSError as error:
+            raise UserError(f"cannot lock {shown(self.path)}: {reason(error)}") from None
+        lock = os.fdopen(handle, "w")
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
             lock.close()
-            raise UserError(f"another process is training in {self.path}") from None
+            raise UserError(f"another process is training in {shown(self.path)}") from None
         return lock
 
     def close(self) -> None:
@@ -77,11 +103,11 @@ class RunDirectory:
             with self.log_path.open("a") as file:
                 file.write(json.dumps(line) + "\n")
         except OSError as error:
-            raise UserError(f"cannot write {self.log_path}: {error.strerror}") from None
+            raise UserError(f"cannot write {shown(self.log_path)}: {reason(error)}") from None
 
     def truncate_log(self, step: int) -> None:
         """Drop the lines after `step`, and one that a crash cut short."""
-        if self.log_path.exists():
+        if os.path.exists(self.log_path):
             kept = [line for line in read_log(self.log_path) if line["step"] <= step]
             write_atomic(self.log_path, "".join(json.dumps(line) + "\n" for line in kept))
 
@@ -89,26 +115,27 @@ class RunDirectory:
 
     def save_checkpoint(self, tensors: dict[str, Tensor], meta: dict[str, Any]) -> None:
         meta = {**meta, "versions": versions(), "sha256": tensors_sha256(tensors)}
-        contiguous = {name: t.detach().contiguous() for name, t in tensors.items()}
-        data = save_tensors(contiguous, metadata={"meta": json.dumps(meta)})
-        write_atomic(self.checkpoint_path, data)
+        write_tensors(self.checkpoint_path, tensors, {"meta": json.dumps(meta)})
 
     def load_checkpoint(self) -> tuple[dict[str, Tensor], dict[str, Any]] | None:
         """Tensors and meta data of the last checkpoint, or None if there is none."""
-        if not self.checkpoint_path.exists():
+        if not os.path.exists(self.checkpoint_path):
             return None
-        damaged = UserError(
-            f"checkpoint {self.checkpoint_path} is damaged; delete it to start the run anew"
-        )
         try:
-            with safe_open(self.checkpoint_path, framework="pt") as file:
-                meta = json.loads(file.metadata()["meta"])
-            tensors = load_tensors(self.checkpoint_path.read_bytes())
-        except (SafetensorError, OSError, ValueError, KeyError, TypeError):
-            raise damaged from None
-        if tensors_sha256(tensors) != meta.get("sha256"):
-            raise damaged
+            tensors, metadata, _ = read_tensors(self.checkpoint_path, "checkpoint")
+            meta = parse_json(metadata["meta"])
+            sound = meta["sha256"] == tensors_sha256(tensors)
+            sound &= type(meta["step"]) is int and float(meta["seconds"]) >= 0
+        except (UserError, ValueError, KeyError, TypeError):
+            sound = False
+        if not sound:
+            raise self.damaged()
         return tensors, meta
+
+    def damaged(self) -> UserError:
+        return UserError(
+            f"checkpoint {shown(self.checkpoint_path)} is damaged; delete it to start the run anew"
+        )
 
 
 def part(tensors: dict[str, Tensor], prefix: str) -> dict[str, Tensor]:
@@ -129,10 +156,20 @@ def explain_divergence(run: RunDirectory) -> Iterator[None]:
 
 def read_log(path: Path) -> list[dict[str, Any]]:
     """The lines of a log.jsonl; a last line cut short by a crash is left out."""
-    lines = []
-    for line in path.read_text().splitlines():
+    lines: list[dict[str, Any]] = []
+    text = read_text(path, "log").splitlines()
+    for number, line in enumerate(text):
         try:
-            lines.append(json.loads(line))
+            values = parse_json(line, nan=True)
         except ValueError:
-            break
+            if number + 1 == len(text):
+                break
+            values = None
+        if (
+            not isinstance(values, dict)
+            or type(values.get("step")) is not int
+            or not all(isinstance(value, int | float) for value in values.values())
+        ):
+            raise UserError(f"log {shown(path)} is damaged in line {number + 1}; delete it")
+        lines.append(values)
     return lines

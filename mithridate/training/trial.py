@@ -7,7 +7,8 @@ from collections.abc import Iterable
 from mithridate.errors import UserError
 from mithridate.model.context_model import ContextModel
 from mithridate.rng import Rng
-from mithridate.types import Agent, Attacker, Env
+from mithridate.types import Agent, Attacker, Env, Secrets
+from mithridate.users_code import blaming
 
 
 def try_out(env: Env, agents: Iterable[Agent | None], attackers: Iterable[Attacker | None]) -> None:
@@ -15,10 +16,14 @@ def try_out(env: Env, agents: Iterable[Agent | None], attackers: Iterable[Attack
     tasks = env.sample_tasks(1, Rng(0))
     for attacker in attackers:
         if attacker is not None:
-            attacker.reset(env.spec, tasks, Rng(0).streams(tasks.ids))
+            with blaming(attacker):
+                attacker.reset(env.spec, tasks.copy(), Rng(0).streams(tasks.ids))
     for agent in agents:
         if agent is not None:
-            agent.reset(env.spec, 1, Rng(0).streams(tasks.ids))
+            with blaming(agent):
+                if hasattr(agent, "reveal"):
+                    agent.reveal(Secrets(env, tasks.copy(), 0.0, None))
+                agent.reset(env.spec, 1, Rng(0).streams(tasks.ids))
 
 
 def check_start(model: ContextModel, env: Env) -> None:

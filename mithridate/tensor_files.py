@@ -1,0 +1,87 @@
+"""Files of tensors (safetensors): nothing in them is ever run, and what they say is checked before
+it is used. A file may come from anybody."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load as load_tensors
+from safetensors.torch import save as save_tensors
+from torch import Tensor
+
+from mithridate.errors import UserError
+from mithridate.files import parse_json, read_bytes, shown, write_atomic
+
+LARGEST_HEADER = 16 * 2**20
+
+
+def tensors_sha256(tensors: Mapping[str, Tensor]) -> str:
+    """A digest of names, types, shapes and contents."""
+    digest = hashlib.sha256()
+    for name in sorted(tensors):
+        tensor = tensors[name].detach().cpu().contiguous()
+        digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode())
+        digest.update(tensor.numpy().tobytes())
+    return digest.hexdigest()
+
+
+def packed(tensors: Mapping[str, Tensor], metadata: dict[str, str] | None = None) -> bytes:
+    """The content of a file of tensors."""
+    return save_tensors(
+        {name: t.detach().contiguous() for name, t in tensors.items()}, metadata=metadata
+    )
+
+
+def write_tensors(path: Path, tensors: Mapping[str, Tensor], metadata: dict[str, str]) -> None:
+    write_atomic(path, packed(tensors, metadata))
+
+
+def read_tensors(path: Path, what: str) -> tuple[dict[str, Tensor], dict[str, Any], bytes]:
+    """The tensors of a file, all of them finite, what its header says besides, and all its bytes.
+    A UserError, which calls it `what`, if it is no such file."""
+    data = read_bytes(path, what)
+    try:
+        tensors = load_tensors(data)
+        length = int.from_bytes(data[:8], "little")
+        if length > LARGEST_HEADER:
+            raise ValueError("the header is too long")
+        metadata = parse_json(data[8 : 8 + length].decode()).get("__metadata__", {})
+    except (SafetensorError, ValueError, TypeError, KeyError, RuntimeError) as error:
+        raise UserError(
+            f"{what} {shown(path)} is damaged: not a safetensors file ({shown(error)})"
+        ) from None
+    broken = not_finite(tensors)
+    if broken is not None:
+        raise UserError(f"{what} {shown(path)} is damaged: '{shown(broken)}' is not finite")
+    return tensors, metadata, data
+
+
+def not_finite(tensors: Mapping[str, Tensor]) -> str | None:
+    """The name of a tensor with entries that are no numbers, or infinite; None if there is none."""
+    for name, tensor in tensors.items():
+        if tensor.is_floating_point() and not torch.isfinite(tensor.float()).all():
+            return name
+    return None
+
+
+def misfit(found: Mapping[str, Tensor], expected: Mapping[str, Tensor]) -> str | None:
+    """In what names, shapes or types they differ, or None."""
+    for name in sorted(expected.keys() | found.keys()):
+        wanted, got = (_form(tensors.get(name)) for tensors in (expected, found))
+        if wanted != got:
+            return f"'{shown(name, 80)}' should be {wanted}, is {got}"
+    return None
+
+
+def _form(tensor: Tensor | None) -> str:
+    if tensor is None:
+        return "absent"
+    kind = (
+        "" if tensor.dtype == torch.float32 else f" of {str(tensor.dtype).removeprefix('torch.')}"
+    )
+    return f"{tuple(tensor.shape)}{kind}"
