@@ -42,9 +42,14 @@ def write_tensors(path: Path, tensors: Mapping[str, Tensor], metadata: dict[str,
 
 
 def read_tensors(path: Path, what: str) -> tuple[dict[str, Tensor], dict[str, Any], bytes]:
-    """The tensors of a file, all of them finite, what its header says besides, and all its bytes.
-    A UserError, which calls it `what`, if it is no such file."""
+    """The tensors of a file, what its header says besides, and all its bytes; see `unpacked`."""
     data = read_bytes(path, what)
+    return *unpacked(data, f"{what} {shown(path)}"), data
+
+
+def unpacked(data: bytes, name: str) -> tuple[dict[str, Tensor], dict[str, Any]]:
+    """The tensors of a file with this content, all of them finite, and what its header says
+    besides. A UserError, which calls the file `name`, if it is no such file."""
     try:
         tensors = load_tensors(data)
         length = int.from_bytes(data[:8], "little")
@@ -52,13 +57,10 @@ def read_tensors(path: Path, what: str) -> tuple[dict[str, Tensor], dict[str, An
             raise ValueError("the header is too long")
         metadata = parse_json(data[8 : 8 + length].decode()).get("__metadata__", {})
     except (SafetensorError, ValueError, TypeError, KeyError, RuntimeError) as error:
-        raise UserError(
-            f"{what} {shown(path)} is damaged: not a safetensors file ({shown(error)})"
-        ) from None
-    broken = not_finite(tensors)
-    if broken is not None:
-        raise UserError(f"{what} {shown(path)} is damaged: '{shown(broken)}' is not finite")
-    return tensors, metadata, data
+        raise UserError(f"{name} is damaged: not a safetensors file ({shown(error)})") from None
+    if (broken := not_finite(tensors)) is not None:
+        raise UserError(f"{name} is damaged: '{shown(broken)}' is not finite")
+    return tensors, metadata
 
 
 def not_finite(tensors: Mapping[str, Tensor]) -> str | None:

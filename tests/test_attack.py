@@ -108,7 +108,7 @@ def test_damaged_attackers_are_refused(tmp_path):
     with pytest.raises(UserError, match="damaged"):
         LearnedAttack(path)
     path.write_bytes(b"nonsense")
-    with pytest.raises(UserError, match="not a file of trained attackers"):
+    with pytest.raises(UserError, match="file of attackers .* is damaged: not a safetensors"):
         LearnedAttack(path)
     with pytest.raises(UserError, match="cannot read"):
         LearnedAttack(tmp_path / "missing.safetensors")

@@ -20,11 +20,11 @@ from torch import Tensor
 
 from mithridate.config import ModelConfig, Temperature, parse
 from mithridate.errors import UserError, unknown
-from mithridate.files import read_json_object, shown, write_atomic
+from mithridate.files import read_bytes, read_json_object, shown, write_atomic
 from mithridate.model.context_model import ContextModel
 from mithridate.model.layouts import make_model
 from mithridate.registry import ENVS
-from mithridate.tensor_files import misfit, not_finite, packed, read_tensors
+from mithridate.tensor_files import misfit, not_finite, packed, unpacked
 from mithridate.versions import versions
 
 ZOO = Path(__file__).parent.parent / "zoo"
@@ -79,11 +79,12 @@ def load_model(source: str | Path) -> tuple[ContextModel, dict[str, Any]]:
     """The model and its card, from a zoo name, a run's directory or a .safetensors file."""
     path = find(source)
     card = _read_card(path.with_suffix(".json"))
-    tensors, metadata, data = read_tensors(path, "weights")
+    data = read_bytes(path, "file of weights")
     if hashlib.sha256(data).hexdigest() != card["sha256"]:
         raise UserError(
             f"weights {shown(path)} are damaged: checksum differs from the card's; restore them"
         )
+    tensors, metadata = unpacked(data, f"file of weights {shown(path)}")
     if metadata.get("card") != _digest(card):
         raise UserError(
             f"card {shown(path.with_suffix('.json'))} is damaged: it is not the one that its "

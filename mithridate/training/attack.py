@@ -171,7 +171,7 @@ class LearnedAttack:
         self.path = Path(path)
         if os.path.isdir(self.path):
             self.path = self.path / "attackers.safetensors"
-        tensors, metadata, data = read_tensors(self.path, "attackers")
+        tensors, metadata, data = read_tensors(self.path, "file of attackers")
         meta = self._meta(metadata)
         if meta["format"] != FORMAT:
             raise UserError(
@@ -222,7 +222,9 @@ class LearnedAttack:
             streams = Rng(0).streams(self.tasks.ids)
             attacker.reset(self.env.spec, self.tasks.copy(), streams)
             norm = attacker.cost().max().item()
-        except (KeyError, IndexError, RuntimeError, TypeError, ValueError, AttributeError):
+        except (
+            UserError, KeyError, IndexError, RuntimeError, TypeError, ValueError, AttributeError
+        ):  # fmt: skip
             raise self._damaged("they do not fit their configuration") from None
         if not norm <= self.config.budget * (1 + 1e-6):
             raise self._damaged(f"their norm is {norm:g}, their budget {self.config.budget:g}")
