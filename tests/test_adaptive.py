@@ -195,7 +195,10 @@ def test_an_attack_is_resumed_where_it_stopped(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize(
     ("parameters", "message"),
-    [({"heads": 3}, "not a multiple of heads"), ({"spread_budget": 0.0}, "greater than 0")],
+    [
+        ({"heads": 3}, "not a multiple of heads"),
+        ({"spread_budget": 0.0}, "greater than or equal to 0.000000001"),
+    ],
 )
 def test_bad_parameters(parameters, message):
     with pytest.raises(UserError, match=message):

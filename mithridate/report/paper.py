@@ -18,10 +18,6 @@ ALGORITHMS = {
     "linucb": "LinUCB", "crlinucb": "CRLinUCBv2", "crlinucb(variant=v1)": "CRLinUCBv1",
     "crlinucb(variant=v3)": "CRLinUCBv3", "npg": "NPG", "q_learning": "Q-learning",
 }  # fmt: skip
-TUNED_TO_EPS = {
-    "crucb", "crucb(variant=low)", "crucb(variant=original)", "rts(level=known)", "crlinucb",
-    "crlinucb(variant=v1)", "crlinucb(variant=v3)", "q_learning",
-}  # fmt: skip
 CLEAN_AT_HIGH_EPS = ("CRLinUCBv1", "CRLinUCBv3")
 """Whose clean value the paper gives at every eps, although they are tuned to eps: it is taken for
 that of 0.4, see docs/linear.md."""
@@ -55,10 +51,7 @@ def paper_value(
     setting = found["setting"]
     if setting.get("B", budget) != budget or setting.get("eps", eps) != eps:
         return None
-    meant = trained_against(column)
-    if eps != 0.4 and {agent, meant and meant[1]} & TUNED_TO_EPS:
-        return None  # the paper's version knows eps; ours, under this name, is told 0.4
-    if eps != 0.4 and column == "none" and agent in CLEAN_AT_HIGH_EPS:
+    if eps != 0.4 and column == "none" and ALGORITHMS.get(agent, agent) in CLEAN_AT_HIGH_EPS:
         return None
     algorithm, wanted = _canonical(ALGORITHMS.get(agent, agent)), _paper_column(column, table)
     for row in found["rows"]:
