@@ -13,55 +13,57 @@ Strategy = st.SearchStrategy[Plan]
 SUMMARY = "class Mine:\n    def reset(self): {reset}\n    def act(self, obs): {act}\n" \
           "    def observe(self, obs, action, reward, next_obs): {observe}\n"  # fmt: skip
 
+# fmt: off
 NO_REWARD = ("nan", "inf", "-inf", "1e39", "-1e39", "None", "'text'", "'0.5'", "[0.5]", "[0.5, 1]",
              "10**400", "1j", "object()", "{}", "torch.tensor([0.5, 1.0])", "np.array([1.0, 2.0])",
-             "torch.tensor(nan)", "np.float64('nan')", "b'1'", "()", "np.array([])")  # fmt: skip
+             "torch.tensor(nan)", "np.float64('nan')", "b'1'", "()", "np.array([])")
 NO_ACTION = ("-1", "99", "10**30", "-10**30", "1.5", "1.0", "True", "False", "None", "'0'", "nan",
              "inf", "[0]", "[0, 1]", "{}", "object()", "torch.tensor([0, 1])", "torch.tensor(1.5)",
-             "np.array([0])", "1j", "b'0'", "()", "np.float64(1.0)", "2**63")  # fmt: skip
+             "np.array([0])", "1j", "b'0'", "()", "np.float64(1.0)", "2**63")
 NO_STATE = ("-1", "99", "1.5", "nan", "None", "'x'", "[0, 1]", "torch.tensor([0, 1])", "10**30",
-            "object()", "{}", "torch.tensor(1.5)", "np.array([0.5])", "True", "{'a': 1}")  # fmt: skip
+            "object()", "{}", "torch.tensor(1.5)", "np.array([0.5])", "True", "{'a': 1}")
 NO_OBSERVATION = ("0", "[1, 2]", "'x'", "nan", "torch.zeros(3)", "{'a': 1}", "object()", "1j")
 ANSWERS = ("inf", "nan", "'text'", "'1'", "1.7", "None", "np.array([0, 1])", "[0, 1]", "-1", "99",
            "10**30", "1j", "object()", "{}", "torch.tensor([0, 1])", "torch.tensor(1.7)",
-           "np.float32(1.5)", "b'1'", "()", "lambda: 0", "np.datetime64('2020')")  # fmt: skip
+           "np.float32(1.5)", "b'1'", "()", "lambda: 0", "np.datetime64('2020')")
 BATCH_ANSWERS = ("None", "'text'", "0", "[0, 1, 2]", "torch.zeros(3)", "torch.zeros(3, 1).long()",
                  "torch.zeros(2).long()", "torch.zeros(3).int()", "torch.zeros(3).bool()",
                  "torch.full((3,), 99)", "torch.full((3,), -1)", "torch.tensor(0)",
                  "torch.full((3,), nan)", "np.zeros(3, dtype=int)", "torch.zeros(0).long()",
                  "torch.zeros(3, dtype=torch.complex64)", "torch.zeros(3, device='meta').long()",
-                 "torch.zeros(3).long().to_sparse()", "(1, 2, 3)")  # fmt: skip
+                 "torch.zeros(3).long().to_sparse()", "(1, 2, 3)")
 REWARDS = ("torch.full((3,), nan)", "torch.full((3,), inf)", "None", "'x'", "0.5", "[1, 2, 3]",
            "torch.zeros(2)", "torch.zeros(3, 3)", "torch.zeros(())", "torch.zeros(1)",
            "np.zeros(3)", "torch.zeros(3, dtype=torch.complex64)", "torch.zeros(3).bool()",
-           "torch.zeros(0)", "object()", "torch.full((3,), 1e300, dtype=torch.float64)")  # fmt: skip
+           "torch.zeros(0)", "object()", "torch.full((3,), 1e300, dtype=torch.float64)")
 COSTS = ("None", "'x'", "torch.full((3,), nan)", "torch.zeros(2)", "[0.5] * 3", "torch.zeros(0)",
-         "torch.zeros(3, dtype=torch.complex64)", "0.5", "torch.full((3,), inf)")  # fmt: skip
+         "torch.zeros(3, dtype=torch.complex64)", "0.5", "torch.full((3,), inf)")
 NO_COUNT = ("0", "-1", "True", "1.5", "'2'", "None", "nan", "10**12", "10**30", "[2]", "2**63",
-            "np.int64(0)", "inf", "{}", "2**62")  # fmt: skip
+            "np.int64(0)", "inf", "{}", "2**62")
 SMALL_NO_COUNT = tuple(text for text in NO_COUNT if text not in ("10**12", "2**62"))
 NO_SHARE = ("-0.1", "1.1", "nan", "inf", "'0.4'", "None", "[0.4]", "True", "1j", "1e308")
-NO_ATTACKERS = ("5", "()", "[]", "''", "None", "['nonsense']", "'learned(nobody)'", "{}", "['swap', 5]",
-                "object()", "'gaussian'", "[None]", "'a/b.safetensors'", "b'swap'", "'swap('",
-                "['swap', '']", "'x\\ny'", "'\\x00'", "'x' * 5000", "[['swap']]")  # fmt: skip
+NO_ATTACKERS = ("5", "()", "[]", "''", "None", "['nonsense']", "'learned(nobody)'", "{}",
+                "['swap', 5]", "object()", "'gaussian'", "[None]", "'a/b.safetensors'", "b'swap'", "'swap('",
+                "['swap', '']", "'x\\ny'", "'\\x00'", "'x' * 5000", "[['swap']]")
 NO_AGENTS = ("[]", "{}", "None", "5", "[None]", "[5]", "[object()]", "{'a': []}", "{'a': None}",
-             "['']", "['nobody']", "[[]]", "{'a': ['ts', None]}", "'nobody'", "[lambda: 0]", "[int]",
-             "[print]", "['ts(']", "['x\\ny']", "['\\x00']", "['x' * 5000]", "[b'ts']", "{'a': {}}",
-             "{'': 'nobody'}", "['X=*nothing']", "[strangers]", "[1.5]", "[type]")  # fmt: skip
+             "['']", "['nobody']", "[[]]", "{'a': ['ts', None]}", "'nobody'", "[lambda: 0]",
+             "[int]", "[print]", "['ts(']", "['x\\ny']", "['\\x00']", "['x' * 5000]", "[b'ts']", "{'a': {}}",
+             "{'': 'nobody'}", "['X=*nothing']", "[strangers]", "[1.5]", "[type]")
 NO_ENV = ("None", "5", "''", "'bandti'", "object()", "'x\\ny'", "b'bandit'", "[]", "'\\x00'",
-          "'x' * 5000", "int", "{}", "1.5")  # fmt: skip
+          "'x' * 5000", "int", "{}", "1.5")
 NO_SOURCE = ("None", "5", "''", "'nobody'", "'\\x00'", "'x' * 5000", "'x\\ny'", "b'dpt-bandit-s0'",
              "'/dev/null'", "'/'", "object()", "[]", "'.safetensors'", "'a/b.safetensors'", "1.5",
-             "'\\udc80'", "'x' * 300 + '.safetensors'", "'\\x00.safetensors'")  # fmt: skip
+             "'\\udc80'", "'x' * 300 + '.safetensors'", "'\\x00.safetensors'")
 NO_LOADING = ({"temperature": "nan"}, {"temperature": "inf"}, {"temperature": "0"},
               {"temperature": "-1"}, {"temperature": "'x'"}, {"temperature": "True"},
               {"temperature": "[1]"}, {"greedy": "'x'"}, {"greedy": "None"}, {"greedy": "2"},
-              {"temperature": "1e-320"}, {"temperature": "10**400"})  # fmt: skip
+              {"temperature": "1e-320"}, {"temperature": "10**400"})
+# fmt: on
 
 
-def _plan(what: str, wrong: bool = True, **call: Any) -> Plan:
+def _plan(what: str, group: str = "", wrong: bool = True, **call: Any) -> Plan:
     model = [{"op": "copy", "from": "model", "to": "m"}]
-    return Plan("api", what, wrong=wrong, files=model, call=call)
+    return Plan("api", what, group, wrong=wrong, files=model, call=call)
 
 
 def _solo() -> Strategy:
@@ -71,12 +73,14 @@ def _solo() -> Strategy:
     after = st.integers(0, 3)
 
     def observe(agent: str, env: str, after: int, key: str, text: str) -> Plan:
-        return _plan(f"Solo({agent}).observe({key}={text})", do="solo", env=env, agent=agent,
-                     after=after, method="observe", given={key: text})  # fmt: skip
+        return _plan(f"Solo({agent}).observe({key}={text})", f"Solo({agent}).observe({key})",
+                     do="solo", env=env, agent=agent, after=after, method="observe",
+                     given={key: text})  # fmt: skip
 
     def act(agent: str, env: str, after: int, text: str) -> Plan:
-        return _plan(f"Solo({agent}).act({text})", do="solo", env=env, agent=agent, after=after,
-                     method="act", given={"obs": text})  # fmt: skip
+        return _plan(f"Solo({agent}).act({text})", f"Solo({agent}).act(obs)", do="solo",
+                     env=env, agent=agent, after=after, method="act",
+                     given={"obs": text})  # fmt: skip
 
     rewards = st.floats(min_value=3.5e38).map(repr) | st.sampled_from(NO_REWARD)
     actions = st.integers(min_value=25).map(repr) | st.integers(max_value=-1).map(repr)
@@ -119,7 +123,7 @@ def _settings() -> Strategy:
         st.builds(evaluate, st.just("eps"), st.sampled_from(NO_SHARE)),
         st.builds(evaluate, st.just("budget"), st.sampled_from(NO_SHARE[:1] + NO_SHARE[2:9])),
         st.builds(evaluate, st.just("attackers"), st.sampled_from(NO_ATTACKERS)),
-        st.builds(evaluate, st.sampled_from(("x", "env", "__class__", "taskz")), st.just("1")),
+        st.builds(evaluate, st.sampled_from(("x", "__class__", "taskz")), st.just("1")),
         st.builds(people, st.sampled_from(NO_AGENTS)), st.builds(place, st.sampled_from(NO_ENV)),
         st.builds(env, st.just("bandit"), st.sampled_from(("arms", "horizon")), small),
         st.builds(env, st.just("linear_bandit"), st.sampled_from(("arms", "dimension")), small),
@@ -175,15 +179,16 @@ def _strangers() -> Strategy:
 
     def module(method: str, text: str) -> Plan:
         body = {"reset": "pass", "act": "return 0", "observe": "pass"} | {method: text}
-        return _plan(f"a module: {method} {text}", wrong=False, do="module",
-                     source=SUMMARY.format(**body))  # fmt: skip
+        plan = _plan(f"a module: {method} {text}", wrong=False, do="module")
+        plan.files.append({"op": "write", "path": "mine.py", "text": SUMMARY.format(**body)})
+        return plan
 
     envs, attacks = st.sampled_from(("bandit", "darkroom2")), st.sampled_from(("none", "swap"))
     errors = st.sampled_from(sorted(ERRORS))
     batched = st.sampled_from(("batched spoiler", "batched keeper", "same tensor"))
     plain = st.sampled_from(("plain spoiler", "talks"))
     bodies = ("print('hello')", "__import__('sys').exit(0)", "__import__('sys').exit('bye')",
-              "1 / 0", "__import__('os').write(1, b'x')", "raise KeyboardInterrupt")  # fmt: skip
+              "1 / 0", "raise StopIteration")  # fmt: skip
     return st.one_of(
         st.builds(answering, st.just("plain"), st.sampled_from(ANSWERS)),
         st.builds(answering, st.just("batched"), st.sampled_from(BATCH_ANSWERS)),
@@ -195,7 +200,7 @@ def _strangers() -> Strategy:
         st.builds(attacker_raises, errors),
         st.builds(spoils, st.sampled_from(("spoiler", "keeper")), envs),
         st.builds(module, st.sampled_from(("reset", "act", "observe")),
-                  st.sampled_from(bodies[:5])),
+                  st.sampled_from(bodies)),
     )  # fmt: skip
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from pathlib import Path
 from random import Random
 
 from fuzzing.mutations import Step, pick
@@ -181,7 +182,8 @@ def generate(random: Random, templates: Templates) -> Plan:
         name = random.choice(("pretrain", "train", "attack", "evaluate", "evaluate", "reproduce"))
     command = COMMANDS[name]
     options, sets = dict(command.options), list(command.sets)
-    words, extra = list(command.words), []
+    words = list(command.words)
+    extra: list[str] = []
     chance = random.random()
     if chance < 0.1 or not command.kinds:
         what, wrong = _odd_words(random, words, extra, name)
@@ -191,16 +193,28 @@ def generate(random: Random, templates: Templates) -> Plan:
         option = random.choice(sorted(command.kinds))
         what, options[option], wrong = _value(random, command.kinds[option])
         what = f"{option} {what}"
+        sets = [text for text in sets if not text.startswith(f"{option[2:]}=")]  # they would win
     if command.sets:
         words += SMOKE if "--preset" not in options else ()
     for option, value in options.items():
         words += [option] if value is None else [option, value]
     words += [w for text in sets for w in ("--set", text)]
     files = [*FURNITURE]
-    if "store" in (options.get("--store"), *command.words):
+    if "--store" in options and name != "reproduce":
         files.append({"op": "copy", "from": "store", "to": "store"})
+        files += [{"op": "remove", "path": f"store/{graph}"} for graph in templates.files("store")
+                  if graph.startswith(("graphs/bandit_main", "graphs/dark"))]  # fmt: skip
     return Plan("arguments", f"{name}: {what}", wrong=wrong, files=files,
-                arguments=[*words, *extra], writes=list(command.writes))  # fmt: skip
+                arguments=[*words, *extra], writes=_writes(command, options))  # fmt: skip
+
+
+def _writes(command: Command, options: dict[str, str | None]) -> list[str]:
+    """What it was told to write, whatever the name, is its own."""
+    told = options.get("--out") or ""
+    if not told or "\x00" in told or Path(told).name in ("", "..") or Path(told).is_absolute():
+        return list(command.writes)
+    path = Path(told)
+    return [*command.writes, path.parts[0], str(path.with_name(f"{path.stem}_files"))]
 
 
 def _value(random: Random, kind: str) -> tuple[str, str, bool]:

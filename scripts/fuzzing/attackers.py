@@ -35,7 +35,8 @@ def generate(random: Random, templates: Templates) -> Plan:
         ("attack", [*commands("m")["attack"], "--out", "a"], ["a"]),
     ))  # fmt: skip
     return Plan(
-        "attackers", f"{name}: {mutation.what}", wrong=mutation.wrong,
+        "attackers", f"{name}: {mutation.what}",
+        group=mutation.group or mutation.what, wrong=mutation.wrong,
         files=[{"op": "copy", "from": "attackers", "to": "a"}, *mutation.steps],
         arguments=words, writes=writes,
     )  # fmt: skip

@@ -144,7 +144,7 @@ def _bad(solo: Any, call: Call, obs: Any) -> dict[str, Any]:
 def _stranger(call: Call, place: Place) -> dict[str, Any]:
     """A user's class in an evaluation. With a `twin`, an honest one, the scores must agree."""
     env = _env(call.get("env", "bandit"))
-    settings = {**SETTINGS, "eps": 0.4}
+    settings: dict[str, Any] = {**SETTINGS, "eps": 0.4}
     found = []
     for name in [call["name"], *([call["twin"]] if "twin" in call else [])]:
         agents: Any = {"me": "ts" if env.spec.n_states is None else "q_learning"}
@@ -167,7 +167,6 @@ def _module(call: Call, place: Place) -> dict[str, Any]:
 
     from mithridate.cli import run
 
-    (place.case / "mine.py").write_text(call["source"])
     output = io.StringIO()
     words = ["evaluate", "bandit", "--agents", "mine:Mine", "--preset", "smoke", "--json",
              "--set", "env.horizon=5", "--set", "tasks=2"]  # fmt: skip

@@ -20,7 +20,7 @@ PACKAGE = f"{Path(mithridate.__file__).parent}/"
 def judge(plan: Plan, ending: Ending, changes: Changes) -> list[Failure]:
     """Everything that is wrong with how the case ended."""
     # Where it went wrong is known for an exception only; else it is the kind of the mistake.
-    what = f"{plan.driver}: {plan.what}"
+    what = f"{plan.driver}: {plan.group or plan.what}"
     found = _touched(plan, changes, what)
     if ending.hung:
         return [*found, Failure("hang", f"killed after {ending.seconds:.0f} s", what)]
@@ -39,7 +39,9 @@ def _touched(plan: Plan, changes: Changes, what: str) -> list[Failure]:
     if stray := changes.outside(*allowed):
         found.append(Failure("decoy touched", str(stray), what))
     if plan.reads and (read := changes.below(*in_case(*plan.reads))):
-        found.append(Failure("decoy touched", f"it should only read: {read}", what))
+        command = plan.what.partition(":")[0]
+        found.append(Failure("decoy touched", f"it should only read: {read}",
+                             f"{plan.driver}: {command} writes to what it reads"))  # fmt: skip
     gone = changes.below(*in_case(*plan.keeps)).gone if plan.keeps else []
     if gone:
         found.append(Failure("decoy touched", f"it should keep {', '.join(gone[:3])}", what))
@@ -50,7 +52,7 @@ def _command(plan: Plan, ending: Ending, changes: Changes, what: str) -> list[Fa
     found = []
     lines = ending.stderr.splitlines()
     if ending.code == 2 and not (len(lines) == 1 and lines[0].startswith("error: ")):
-        found.append(Failure("two-line error", repr(ending.stderr[:300]), what))
+        found.append(_lines(ending.stderr))
     if plan.wrong and ending.code != 2:
         said = (ending.stderr or ending.stdout)[:200]
         found.append(Failure("silent acceptance", f"exit code {ending.code}: {said!r}", what))
@@ -81,8 +83,14 @@ def _call(plan: Plan, ending: Ending, what: str) -> list[Failure]:
     if plan.wrong and said["outcome"] == "accepted":
         return [Failure("silent acceptance", said.get("value", ""), what)]
     if said["outcome"] == "refused" and len(said["message"].splitlines()) != 1:
-        return [Failure("two-line error", repr(said["message"][:300]), what)]
+        return [_lines(said["message"])]
     return []
+
+
+def _lines(message: str) -> Failure:
+    """Told apart by what the message says of itself, without what it quotes."""
+    place = re.sub(r"'.*?'|[^ ]*[^ -~]+[^ ]*", "…", message, flags=re.DOTALL)[:60]
+    return Failure("two-line error", repr(message[:300]), place)
 
 
 def _is_json(text: str) -> bool:
@@ -103,11 +111,12 @@ def place_of(stderr: str) -> str:
     last = stderr[stderr.rindex(TRACEBACK) :]
     frames = re.findall(r'File "([^"]+)", line (\d+), in (\S+)', last)
     ours = [f for f in frames if f[0].startswith(PACKAGE)] or frames
-    kind = re.findall(r"^([A-Za-z_][\w.]*)(?::|$)", last, re.MULTILINE)
+    after = last[last.rindex('  File "') :] if frames else last
+    kind = re.findall(r"^([A-Za-z_][\w.]*)(?::|$)", after, re.MULTILINE) or ["exception"]
     if not ours:
-        return kind[-1] if kind else "unknown"
+        return str(kind[0])
     path, line, function = ours[-1]
-    return f"{kind[-1] if kind else 'exception'} in {path.removeprefix(PACKAGE)}:{line} {function}"
+    return f"{kind[0].rpartition('.')[2]} in {path.removeprefix(PACKAGE)}:{line} {function}"
 
 
 def _last_line(stderr: str) -> str:

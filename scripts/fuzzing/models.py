@@ -42,7 +42,8 @@ def generate(random: Random, templates: Templates) -> Plan:
     mutation = _mutation(random, templates, which)
     name, words, writes = _use(random)
     return Plan(
-        "models", f"{name}: {mutation.what}", wrong=mutation.wrong,
+        "models", f"{name}: {mutation.what}",
+        group=mutation.group or mutation.what, wrong=mutation.wrong,
         files=[{"op": "copy", "from": which, "to": "m"}, *mutation.steps],
         arguments=words, writes=writes,
     )  # fmt: skip
@@ -66,7 +67,9 @@ def _mutation(random: Random, templates: Templates, which: str) -> Mutation:
         raw = random.choice(values)
         return Mutation(f"card: {'.'.join(at)} is another", True,
                         [{"op": "json", "path": CARD, "at": at, "raw": raw}])  # fmt: skip
-    return other_value(random, CARD, templates.json(f"{which}/model.json"), lambda at: at[0] in MEANING)
+    return other_value(
+        random, CARD, templates.json(f"{which}/model.json"), lambda at: at[0] in MEANING
+    )
 
 
 def _use(random: Random) -> tuple[str, list[str], list[str]]:

@@ -19,6 +19,8 @@ class Mutation:
     what: str
     wrong: bool
     steps: list[Step]
+    group: str = ""
+    """In fewer words."""
 
 
 def pick(random: Random, table: dict[str, str]) -> tuple[str, str]:
@@ -60,15 +62,21 @@ def damaged_bytes(random: Random, path: str, data: bool = False) -> Mutation:
     if kind == "flip":
         # The data are at the end; a flip anywhere else may hit a blank.
         at = -random.randint(1, 60 if data else 2000)
-        return Mutation(f"{_short(path)}: a bit flipped", True,
-                        [{"op": "flip", "path": path, "at": at, "bit": random.randrange(8)}])  # fmt: skip
+        return Mutation(
+            f"{_short(path)}: a bit flipped",
+            True,
+            [{"op": "flip", "path": path, "at": at, "bit": random.randrange(8)}],
+        )
     if kind == "truncate":
         share = random.choice((0.001, 0.1, 0.5, 0.9, 0.999))
         return Mutation(f"{_short(path)}: cut short", True,
                         [{"op": "truncate", "path": path, "share": share}])  # fmt: skip
     if kind == "append":
-        return Mutation(f"{_short(path)}: bytes added", True,
-                        [{"op": "append", "path": path, "hex": random.randbytes(9).hex()}])  # fmt: skip
+        return Mutation(
+            f"{_short(path)}: bytes added",
+            True,
+            [{"op": "append", "path": path, "hex": random.randbytes(9).hex()}],
+        )
     return Mutation(f"{_short(path)}: empty", True, [{"op": "write", "path": path, "text": ""}])
 
 
@@ -98,7 +106,8 @@ def forged_tensor(
     where = name or "a tensor"
     if name is not None:
         step["name"] = name
-    return Mutation(f"{_short(path)}: {where} {kind}, sealed", True, [step])
+    return Mutation(f"{_short(path)}: {where} {kind}, sealed", True, [step],
+                    f"{_short(path)}: {name or 'tensor'} {kind}, sealed")  # fmt: skip
 
 
 def other_value(
@@ -112,13 +121,14 @@ def other_value(
     """Another value at one place of a document, or none."""
     at = random.choice(paths_of(document))
     shown = ".".join("#" if isinstance(key, int) else str(key) for key in at)
+    group = f"{_short(path)}: {shown} is another"
     if random.random() < 0.15:
         return Mutation(f"{_short(path)}: {shown} removed", wrong(at),
-                        [{"op": op, "path": path, "at": at, **more}])  # fmt: skip
+                        [{"op": op, "path": path, "at": at, **more}], group)  # fmt: skip
     word, raw = pick(random, JSON_VALUES)
     changed = json.dumps(at_path(document, at)) != raw
     return Mutation(f"{_short(path)}: {shown} is {word}", changed and wrong(at),
-                    [{"op": op, "path": path, "at": at, "raw": raw, **more}])  # fmt: skip
+                    [{"op": op, "path": path, "at": at, "raw": raw, **more}], group)  # fmt: skip
 
 
 def paths_of(document: Any, so_far: tuple[Any, ...] = ()) -> list[list[Any]]:

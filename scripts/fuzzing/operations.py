@@ -43,7 +43,7 @@ def furnish(steps: list[Step], place: Place, templates: Path) -> None:
 
 def _path(place: Place, name: str) -> Path:
     """The first that matches, if it is a pattern: an artifact's name is not known beforehand."""
-    if "*" in name:
+    if "-*" in name:
         found = sorted(place.case.glob(name))
         if not found:
             raise LookupError(f"nothing matches {name}")

@@ -18,6 +18,8 @@ class Plan:
     driver: str
     what: str
     """The kind of the mistake, in words; failures of one kind are counted together."""
+    group: str = ""
+    """The same, in fewer words: what one mending would mend."""
     wrong: bool = False
     """Known to be wrong: anything but a refusal is a failure."""
     files: list[dict[str, Any]] = field(default_factory=list)
@@ -34,7 +36,7 @@ class Plan:
     """Below the working directory: where nothing may vanish."""
 
     def to_json(self) -> dict[str, Any]:
-        return {k: v for k, v in asdict(self).items() if v not in ([], {}, False)}
+        return {k: v for k, v in asdict(self).items() if v not in ([], {}, False, "")}
 
     @classmethod
     def from_json(cls, data: dict[str, Any]) -> Plan:

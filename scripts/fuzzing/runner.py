@@ -38,10 +38,15 @@ class Runner:
         gc.collect()
         gc.freeze()  # what is shared with the children should stay so
 
-    def run(self, plan: Plan) -> tuple[Ending, list[Failure]]:
-        """How the case ended, and what was wrong with it."""
+    def run(self, plan: Plan) -> tuple[Ending, list[Failure]] | None:
+        """How the case ended, and what was wrong with it. None if what it is about to change is
+        not there (any more)."""
         decoys.fresh_case(self.place)
-        furnish(plan.files, self.place, self.templates)
+        try:
+            furnish(plan.files, self.place, self.templates)
+        except (LookupError, TypeError, ValueError, OSError) as error:
+            print(f"void: {plan.driver}: {plan.what}: {error!r}", file=sys.stderr)
+            return None
         before = decoys.snapshot(self.place)
         ending = self._fork(plan)
         changes = decoys.compare(before, decoys.snapshot(self.place))

@@ -35,7 +35,8 @@ def generate(random: Random, templates: Templates) -> Plan:
     mutation = _mutation(random, templates, command)
     words = [*commands("model")[command], "--out", "run", *random.choice(([], ["--json"]))]
     return Plan(
-        "runs", f"{command}: {mutation.what}", wrong=mutation.wrong,
+        "runs", f"{command}: {mutation.what}",
+        group=mutation.group or mutation.what, wrong=mutation.wrong,
         files=[{"op": "copy", "from": command, "to": "."}, *mutation.steps],
         arguments=words, writes=["run"], reads=["model"],
     )  # fmt: skip

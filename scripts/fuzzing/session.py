@@ -1,4 +1,4 @@
-"""The work inside the jail: templates, then case after case, and a line for whoever waits outside."""
+"""The work inside the jail: templates, then case after case, and a line for those outside."""
 
 from __future__ import annotations
 
@@ -28,21 +28,27 @@ def work(chosen: argparse.Namespace) -> int:
     results = open(int(os.environ[jail.RESULTS]), "w", closefd=False)  # noqa: SIM115
     _warm_up()
     templates.build(base / "templates")
+    with contextlib.redirect_stdout(io.StringIO()):  # fonts, templates and writers of figures
+        _run(["report", "--store", str(base / "templates" / "store"), "--out", "warm.html"])
     found = templates.Templates(base / "templates")
     runner = Runner(base, chosen.hang)
     named = _replayed(chosen, found) if chosen.replay else _generated(chosen, found)
     failed = False
     for name, plan in named:
-        ending, failures = runner.run(plan)
-        failed |= bool(failures)
-        line = {
-            "name": name, "driver": plan.driver, "what": plan.what, "seconds": ending.seconds,
-            "outcome": _outcome(ending), "failures": [f.to_json() for f in failures],
-            "plan": plan.to_json() if failures else None,
-        }  # fmt: skip
+        line: dict[str, Any] = {"name": name, "driver": plan.driver, "what": plan.what}
+        if (done := runner.run(plan)) is None:
+            line |= {"seconds": 0.0, "outcome": "void", "failures": []}
+        else:
+            ending, failures = done
+            failed |= bool(failures)
+            line |= {
+                "seconds": ending.seconds, "outcome": _outcome(ending),
+                "failures": [f.to_json() for f in failures],
+                "plan": plan.to_json() if failures else None,
+            }  # fmt: skip
+            _tell(name, plan, ending, failures, chosen)
         results.write(json.dumps(line) + "\n")
         results.flush()
-        _tell(name, plan, ending, failures, chosen)
     results.write(json.dumps({"finished": True}) + "\n")
     results.flush()
     return int(failed)
@@ -73,25 +79,26 @@ def _replayed(chosen: argparse.Namespace, found: templates.Templates) -> Iterato
 
 def _warm_up() -> None:
     """Import everything once, before the forks. No gradients: autograd does not survive a fork."""
-    import matplotlib.pyplot as plt
     import torch
 
-    from mithridate.cli import run
-    from mithridate.experiments import estimate, recipes
-    from mithridate.report import html  # noqa: F401
+    from mithridate.experiments import estimate
 
     torch.set_num_threads(1)
+    torch.optim.AdamW([torch.zeros(1, requires_grad=True)])  # imports a whole compiler
     # How fast the machine is, is no business of ours, and measuring it takes gradients.
     estimate.machine_factor = lambda: 1.0  # type: ignore[assignment]
     os.chdir(jail.check_inside() / "out")
     with contextlib.redirect_stdout(io.StringIO()):
-        run(templates.evaluate("--agents", "ts", "--attackers", "none,swap"))
-        run(["doctor"])
-    figure, axes = plt.subplots()
-    axes.plot([0, 1])
-    figure.savefig(io.BytesIO())
-    plt.close(figure)
-    assert recipes.RECIPES
+        _run(templates.evaluate("--agents", "ts", "--attackers", "none,swap"))
+        _run(["doctor"])
+        _run(templates.reproduce("--dry-run"))
+
+
+def _run(words: list[str]) -> None:
+    from mithridate.cli import run
+
+    if run(words) != 0:
+        raise SystemExit(f"error: {' '.join(words)} fails; is the library sound?")
 
 
 def _outcome(ending: Ending) -> str:

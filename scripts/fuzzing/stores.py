@@ -8,6 +8,7 @@ from random import Random
 
 from fuzzing.mutations import (
     Mutation,
+    Step,
     damaged_bytes,
     linked_to_decoy,
     no_json,
@@ -34,10 +35,18 @@ def generate(random: Random, templates: Templates) -> Plan:
     mutation, unreadable = _mutation(random, templates)
     command = random.choice((*READING, *READING, *WRITING))
     plan = Plan(
-        "stores", f"{command}: {mutation.what}", wrong=mutation.wrong,
+        "stores", f"{command}: {mutation.what}",
+        group=f"{command}: {mutation.group or mutation.what}", wrong=mutation.wrong,
         files=[{"op": "copy", "from": "store", "to": "store"}, *mutation.steps],
         arguments=_words(command),
     )  # fmt: skip
+    if command == "report":  # figures take time: one recipe is enough
+        touched = {step.get("path") for step in mutation.steps}
+        graphs = [f"store/{n}" for n in templates.files("store") if n.startswith("graphs/")]
+        left = [graph for graph in graphs if graph not in touched]
+        random.shuffle(left)
+        spare = left if touched & set(graphs) else left[1:]
+        plan.files += [{"op": "remove", "path": path} for path in spare if _is_plain(mutation)]
     if command in READING:
         plan.reads = ["store"]
         plan.writes = ["report.html", "report_files"] if command == "report" else []
@@ -45,6 +54,12 @@ def generate(random: Random, templates: Templates) -> Plan:
         plan.writes = ["store"]
         plan.keeps = ["store"] if command == "gc" and unreadable else []
     return plan
+
+
+def _is_plain(mutation: Mutation) -> bool:
+    """Whether the store's folders are still where they were."""
+    return all(step["op"] != "link" and not step["path"].endswith("/graphs")
+               for step in mutation.steps)  # fmt: skip
 
 
 def _words(command: str) -> list[str]:
@@ -114,8 +129,11 @@ def _manifest(random: Random, templates: Templates) -> Mutation:
     if chance < 0.5:
         name = random.choice(sorted(document["files"]))
         word, other = pick(random, TRAVERSALS)
-        return Mutation(f"manifest: a file is {word}", False,
-                        [{"op": "key", "path": path, "at": ["files", name], "to": other}])  # fmt: skip
+        return Mutation(
+            f"manifest: a file is {word}",
+            False,
+            [{"op": "key", "path": path, "at": ["files", name], "to": other}],
+        )
     if chance < 0.6:
         return replaced(random, path, wrong=False)
     return other_value(random, path, document, lambda at: False)
@@ -128,6 +146,7 @@ def _content(random: Random) -> Mutation:
     folder = f"store/artifacts/{kind}-*"
     path = f"{folder}/{name}"
     seal = [{"op": "seal manifest", "path": folder}] if random.random() < 0.75 else []
+    steps: list[Step]
     chance = random.random()
     if chance < 0.1:
         found = damaged_bytes(random, path)
@@ -192,7 +211,8 @@ def _strange_names(random: Random) -> Mutation:
         ("two lines", "a\nb"), ("long", LONG_NAME[:250]), ("brackets", "[a-"), ("a star", "a*"),
         ("no number", f"{known}.x"), ("a huge number", f"{known}.{'9' * 200}"), ("dot", ".hidden"),
         ("a fraction", f"{known}.1.5"), ("superscript", f"{known}.²"), ("minus", f"{known}.-1"),
-        ("json", "x.json"), ("only json", ".json"), ("emoji", "\U0001f9ea.json"), ("empty ext", "x."),
+        ("json", "x.json"), ("only json", ".json"), ("emoji", "\U0001f9ea.json"),
+        ("empty ext", "x."),
     ))  # fmt: skip
     path = f"store/{where}/{name}"
     steps = {

@@ -150,7 +150,7 @@ def agent(name: str, answer: str | None = None) -> Any:
     if name.startswith("raises "):
         _, error, _, where = name.split()
         return Raises(where, ERRORS[error]("first line\nsecond line"))
-    made = AGENTS[name]()
+    made: Any = AGENTS[name]()
     if answer is not None:
         from fuzzing.calls import value
 

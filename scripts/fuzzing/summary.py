@@ -80,6 +80,7 @@ class Summary:
                 "cases": count, "seconds": round(self.seconds[driver], 1),
                 "refused": self.outcomes[driver, "refused"],
                 "accepted": self.outcomes[driver, "accepted"],
+                "void": self.outcomes[driver, "void"],
                 "failures": {k: n for k in KINDS if (n := self.failures[driver, k])},
             }
             for driver, count in self.cases.items()
@@ -89,10 +90,10 @@ class Summary:
 
     def as_table(self) -> str:
         kinds = [kind for kind in KINDS if any(self.failures[d, kind] for d in self.cases)]
-        header = ["driver", "cases", "refused", "accepted", "per second", *kinds]
+        header = ["driver", "cases", "refused", "accepted", "void", "per second", *kinds]
         rows = [
             [driver, count, self.outcomes[driver, "refused"], self.outcomes[driver, "accepted"],
-             f"{count / max(1e-9, self.seconds[driver]):.1f}",
+             self.outcomes[driver, "void"], f"{count / max(1e-9, self.seconds[driver]):.1f}",
              *(self.failures[driver, kind] for kind in kinds)]
             for driver, count in self.cases.items()
         ]  # fmt: skip
@@ -103,7 +104,9 @@ class Summary:
         if len(self.faults) > SHOWN:
             text.append(f"… and {len(self.faults) - SHOWN} more; --json has all")
         total = sum(self.failures.values())
-        text.append(f"{sum(self.cases.values())} cases, {total} failures, {len(self.faults)} faults")
+        text.append(
+            f"{sum(self.cases.values())} cases, {total} failures, {len(self.faults)} faults"
+        )
         return "\n".join(text)
 
     def _sorted(self) -> list[Fault]:

@@ -17,7 +17,8 @@ from typing import Any
 SMOKE = ("--preset", "smoke")
 SHORT = ("env.horizon=5",)
 SMALL = (*SHORT, "batches.long_length=5", "batches.short_length=3", "batches.long_batch=2",
-         "batches.short_batch=2", "evaluate_tasks=2", "final_tasks=2", "checkpoint_every=1")  # fmt: skip
+         "batches.short_batch=2", "evaluate_tasks=2", "final_tasks=2",
+         "checkpoint_every=1")  # fmt: skip
 STEPS = (*SMALL, "steps=3", "log_every=1", "evaluate_every=2")
 ROUNDS = (*SMALL, "tasks=5", "rounds=2", "iterations=1", "synthetic.rounds=1")
 ATTACK = (*SHORT, "tasks=2", "rounds=3")
@@ -111,7 +112,7 @@ def _interrupted(words: list[str], after: int) -> None:
         if written == after:
             raise KeyboardInterrupt
 
-    RunDirectory.save_checkpoint = save  # type: ignore[method-assign]
+    RunDirectory.save_checkpoint = save  # type: ignore[assignment,method-assign]
     keep, sys.stderr = sys.stderr, open(os.devnull, "w")  # noqa: SIM115
     try:
         code = run(words)

@@ -10,7 +10,8 @@ from fuzzing.values import TEXTS
 
 PIECES = ("ts", "ucb1", "(", ")", "=", ",", ".", ":", "*", "[", "]", "{", "}", '"', "'", "\\", "1",
           "-", "1e999", "NaN", "null", "constant", "env", "arms", "seed", "pretrain", "bandit_main",
-          "all", "learned", "none", "swap", "X=", "dpt-bandit-s0", "\n", "\x00", "\udc80")  # fmt: skip
+          "all", "learned", "none", "swap", "X=", "dpt-bandit-s0", "\n", "\x00",
+          "\udc80")  # fmt: skip
 TARGETS = ("parse_call", "split_names", "assignment", "stage set", "recipe", "agent", "attacker",
            "victims", "environment", "column")  # fmt: skip
 
