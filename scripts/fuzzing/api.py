@@ -43,12 +43,12 @@ NO_COUNT = ("0", "-1", "True", "1.5", "'2'", "None", "nan", "10**12", "10**30", 
 SMALL_NO_COUNT = tuple(text for text in NO_COUNT if text not in ("10**12", "2**62"))
 NO_SHARE = ("-0.1", "1.1", "nan", "inf", "'0.4'", "None", "[0.4]", "True", "1j", "1e308")
 NO_ATTACKERS = ("5", "()", "[]", "''", "None", "['nonsense']", "'learned(nobody)'", "{}",
-                "['swap', 5]", "object()", "'gaussian'", "[None]", "'a/b.safetensors'", "b'swap'", "'swap('",
-                "['swap', '']", "'x\\ny'", "'\\x00'", "'x' * 5000", "[['swap']]")
+                "['swap', 5]", "object()", "'gaussian'", "[None]", "'a/b.safetensors'", "b'swap'",
+                "'swap('", "['swap', '']", "'x\\ny'", "'\\x00'", "'x' * 5000", "[['swap']]")
 NO_AGENTS = ("[]", "{}", "None", "5", "[None]", "[5]", "[object()]", "{'a': []}", "{'a': None}",
              "['']", "['nobody']", "[[]]", "{'a': ['ts', None]}", "'nobody'", "[lambda: 0]",
-             "[int]", "[print]", "['ts(']", "['x\\ny']", "['\\x00']", "['x' * 5000]", "[b'ts']", "{'a': {}}",
-             "{'': 'nobody'}", "['X=*nothing']", "[strangers]", "[1.5]", "[type]")
+             "[int]", "[print]", "['ts(']", "['x\\ny']", "['\\x00']", "['x' * 5000]", "[b'ts']",
+             "{'a': {}}", "{'': 'nobody'}", "['X=*nothing']", "[strangers]", "[1.5]", "[type]")
 NO_ENV = ("None", "5", "''", "'bandti'", "object()", "'x\\ny'", "b'bandit'", "[]", "'\\x00'",
           "'x' * 5000", "int", "{}", "1.5")
 NO_SOURCE = ("None", "5", "''", "'nobody'", "'\\x00'", "'x' * 5000", "'x\\ny'", "b'dpt-bandit-s0'",

@@ -81,6 +81,7 @@ def _warm_up() -> None:
     """Import everything once, before the forks. No gradients: autograd does not survive a fork."""
     import torch
 
+    import fuzzing.calls  # noqa: F401
     from mithridate.experiments import estimate
 
     torch.set_num_threads(1)
