@@ -1,0 +1,1 @@
+"""The fuzzer's parts. `scripts/fuzz.py` is the door."""
