@@ -10,6 +10,9 @@ from collections.abc import Iterable
 class UserError(Exception):
     """Wrong input. The command line prints the message in one line and exits with 2."""
 
+    def __init__(self, message: object) -> None:
+        super().__init__(shown(message, 2000))
+
 
 class TrainingDiverged(Exception):
     """The loss is not finite, or has exploded. The last good checkpoint is kept."""

@@ -71,7 +71,7 @@ def read_bytes(path: Path, what: str, limit: int = DATA_LIMIT) -> bytes:
                 raise UserError(
                     f"{what} {shown(path)} has {status.st_size} bytes, more than {limit}"
                 )
-            return file.read(limit)
+            return file.read(status.st_size)
     except (OSError, ValueError) as error:
         raise UserError(f"cannot read {what} {shown(path)}: {reason(error)}") from None
 

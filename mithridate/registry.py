@@ -45,6 +45,8 @@ class Registry(Generic[T]):
 
     def known(self, name: str) -> str | None:
         """The registered name that is meant, whatever its case; None if there is none."""
+        if not isinstance(name, str):
+            raise UserError(f"{self.kind}: its name must be a string, not {shown(name, 40)}")
         if name in self.names():
             return name
         return next((n for n in self._classes if n.lower() == name.lower()), None)

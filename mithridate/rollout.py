@@ -131,22 +131,28 @@ def _learning_episodes(agent: Agent) -> int:
     return found
 
 
+def _plain(thing: Any) -> bool:
+    """Whether it is a tensor with numbers in memory: not sparse, and not on another device."""
+    return isinstance(thing, Tensor) and thing.layout == torch.strided and not thing.is_meta
+
+
 def _rewards(rewards: Any, batch: int, what: str) -> Tensor:
     """Rewards (B,) of one step in memory of their own, or an error that says what is wrong."""
-    if not isinstance(rewards, Tensor) or not rewards.is_floating_point():
+    if not _plain(rewards) or not rewards.is_floating_point():
         kind = rewards.dtype if isinstance(rewards, Tensor) else type(rewards).__name__
         raise UserError(f"{what} must return rewards as a tensor of floats, not {kind}")
     if rewards.shape != (batch,):
         raise UserError(f"{what} must return ({batch},) rewards, not {tuple(rewards.shape)}")
     if not torch.isfinite(rewards).all():
         raise UserError(f"{what} returned a reward that is not finite")
-    return rewards.detach().to(torch.float32, copy=True)
+    found: Tensor = rewards.detach().to(torch.float32, copy=True)
+    return found
 
 
 def _actions(actions: Any, spec: EnvSpec, batch: int, agent: Agent) -> Tensor:
     """The agent's actions in memory of their own, or an error that says what is wrong."""
     name = type(getattr(agent, "wraps", agent)).__name__
-    if not isinstance(actions, Tensor) or actions.dtype != torch.int64:
+    if not _plain(actions) or actions.dtype != torch.int64:
         kind = actions.dtype if isinstance(actions, Tensor) else type(actions).__name__
         raise UserError(f"agent {name}: act() must return an int64 tensor, not {kind}")
     if actions.shape != (batch,):
@@ -159,7 +165,8 @@ def _actions(actions: Any, spec: EnvSpec, batch: int, agent: Agent) -> Tensor:
             f"agent {name}: act() must return actions in 0…{spec.n_actions - 1}, "
             f"not {int(low if low < 0 else high)}"
         )
-    return actions.clone()
+    found: Tensor = actions.clone()
+    return found
 
 
 class _Recorder:

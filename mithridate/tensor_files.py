@@ -4,6 +4,7 @@ it is used. A file may come from anybody."""
 from __future__ import annotations
 
 import hashlib
+import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -26,8 +27,24 @@ def tensors_sha256(tensors: Mapping[str, Tensor]) -> str:
     for name in sorted(tensors):
         tensor = tensors[name].detach().cpu().contiguous()
         digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode())
-        digest.update(tensor.numpy().tobytes())
+        digest.update(tensor.reshape(-1).view(torch.uint8).numpy().tobytes())
     return digest.hexdigest()
+
+
+def seal(tensors: Mapping[str, Tensor], meta: Mapping[str, Any]) -> dict[str, Any]:
+    """`meta` with a digest of itself and the tensors, which are then known to belong together."""
+    rest = {key: value for key, value in meta.items() if key != "sha256"}
+    text = f"{tensors_sha256(tensors)} {json.dumps(rest, sort_keys=True)}"
+    return {**rest, "sha256": hashlib.sha256(text.encode()).hexdigest()}
+
+
+def sealed(tensors: Mapping[str, Tensor], metadata: Mapping[str, Any]) -> dict[str, Any] | None:
+    """What a file of tensors says about them, if it is sealed."""
+    try:
+        meta = parse_json(metadata["meta"])
+        return meta if seal(tensors, meta)["sha256"] == meta["sha256"] else None
+    except (KeyError, TypeError, ValueError, AttributeError):
+        return None
 
 
 def packed(tensors: Mapping[str, Tensor], metadata: dict[str, str] | None = None) -> bytes:
@@ -37,8 +54,9 @@ def packed(tensors: Mapping[str, Tensor], metadata: dict[str, str] | None = None
     )
 
 
-def write_tensors(path: Path, tensors: Mapping[str, Tensor], metadata: dict[str, str]) -> None:
-    write_atomic(path, packed(tensors, metadata))
+def write_sealed(path: Path, tensors: Mapping[str, Tensor], meta: Mapping[str, Any]) -> None:
+    """Tensors, and what there is to say about them, in one file."""
+    write_atomic(path, packed(tensors, {"meta": json.dumps(seal(tensors, meta))}))
 
 
 def read_tensors(path: Path, what: str) -> tuple[dict[str, Tensor], dict[str, Any], bytes]:

@@ -89,6 +89,10 @@ class Tasks:
         return type(self)(**{f.name: getattr(self, f.name).to(device) for f in fields(self)})
 
 
+LONGER = ("labels", "queries")
+"""Of contexts with T transitions there are T + 1 of these."""
+
+
 @dataclass(frozen=True)
 class Contexts:
     """Interactions with labels, to learn from. Prefix h holds the first h transitions."""
@@ -113,8 +117,16 @@ class Contexts:
     def select(self, rows: Tensor | slice, length: int) -> Contexts:
         """Some of the contexts, and of each the first `length` transitions: a prefix is a context
         too."""
-        longer = ("labels", "queries")
-        return Contexts(**{k: t[rows, : length + (k in longer)] for k, t in self.tensors().items()})
+        return Contexts(**{k: t[rows, : length + (k in LONGER)] for k, t in self.tensors().items()})
+
+    @classmethod
+    def of(cls, tensors: Mapping[str, Tensor], batch: int, length: int) -> Contexts:
+        """Contexts from a file. A ValueError if they are not so many, of this length."""
+        for name, tensor in tensors.items():
+            kind = torch.float32 if name == "rewards" else torch.int64
+            if tensor.dtype != kind or tensor.shape != (batch, length + (name in LONGER)):
+                raise ValueError(f"these contexts have odd {name}")
+        return cls(**tensors)
 
     @classmethod
     def cat(cls, parts: Sequence[Contexts]) -> Contexts:

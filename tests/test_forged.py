@@ -12,7 +12,7 @@ import torch
 from mithridate.config import AttackConfig, PretrainConfig, resolve
 from mithridate.errors import UserError
 from mithridate.model.weights import load_model, write_model
-from mithridate.tensor_files import packed, read_tensors, tensors_sha256
+from mithridate.tensor_files import packed, read_tensors, write_sealed
 from mithridate.training.attack import LearnedAttack, attack
 from mithridate.training.pretrain import Pretraining, pretrain
 from mithridate.training.run_directory import RunDirectory, read_log
@@ -133,8 +133,7 @@ def trained(tmp_path_factory):
 def forge_attackers(trained, path, meta=None, **changes):
     tensors, metadata, _ = read_tensors(trained, "attackers")
     tensors = {k: changes.get(k.replace(".", "_"), lambda t: t)(t) for k, t in tensors.items()}
-    told = json.loads(metadata["meta"]) | {"sha256": tensors_sha256(tensors)} | (meta or {})
-    path.write_bytes(packed(tensors, {"meta": json.dumps(told)}))
+    write_sealed(path, tensors, json.loads(metadata["meta"]) | (meta or {}))
     return path
 
 
@@ -153,6 +152,8 @@ FORGED = {
     "ids of floats": {"attacker_ids": lambda t: t.float()},
     "other tasks": {"tasks_means": lambda t: t + 0.5},
     "tasks twice": {"tasks_ids": lambda t: t * 0},
+    "other ids": {"attacker_ids": lambda t: t + 1000},
+    "flat": {"attacker_first": lambda t: t.reshape(-1)},
     "no tasks": {"tasks_ids": lambda t: t[:0], "tasks_means": lambda t: t[:0]},
 }
 
@@ -167,7 +168,7 @@ def test_forged_attackers_are_refused(trained, tmp_path, changes):
 @pytest.mark.parametrize(
     ("meta", "message"),
     [
-        ({"format": 99}, "format 99; this version reads 1"),
+        ({"format": 99}, "format 99; this version reads 2"),
         ({"format": None}, "format None"),
         ({"config": {}}, "is missing"),
         ({"config": 3}, "not a file of trained attackers"),
@@ -178,6 +179,28 @@ def test_attackers_that_say_something_else(trained, tmp_path, meta, message):
     path = forge_attackers(trained, tmp_path / "a.safetensors", meta)
     with pytest.raises(UserError, match=message):
         LearnedAttack(path)
+
+
+def test_attackers_are_sealed_with_what_is_said_of_them(trained, tmp_path):
+    tensors, metadata, _ = read_tensors(trained, "attackers")
+    meta = json.loads(metadata["meta"])
+    meta["metrics"]["final_mean"] = 0.0
+    path = tmp_path / "a.safetensors"
+    path.write_bytes(packed(tensors, {"meta": json.dumps(meta)}))
+    with pytest.raises(UserError, match="checksum differs"):
+        LearnedAttack(path)
+
+
+@pytest.mark.parametrize("change", ["missing", "extra"])
+def test_attackers_with_parts_too_many_or_too_few(trained, tmp_path, change):
+    tensors, metadata, _ = read_tensors(trained, "attackers")
+    if change == "extra":
+        tensors["attacker.more"] = torch.zeros_like(tensors["attacker.first"])
+    else:
+        del tensors["attacker.first"]
+    write_sealed(tmp_path / "a.safetensors", tensors, json.loads(metadata["meta"]))
+    with pytest.raises(UserError, match="they do not fit their configuration"):
+        LearnedAttack(tmp_path / "a.safetensors")
 
 
 def test_attackers_with_another_configuration(trained, tmp_path):
@@ -213,7 +236,10 @@ def test_a_checkpoint_that_is_not_finite_does_not_become_a_model(begun, smoke_co
     assert not (path / "model.safetensors").exists()
 
 
-@pytest.mark.parametrize("meta", [{"step": "1"}, {"step": None}, {"seconds": "x"}, {"seconds": -1}])
+ODD = [{"step": "1"}, {"step": None}, {"step": 10**6}, {"seconds": "x"}, {"seconds": -1}]
+
+
+@pytest.mark.parametrize("meta", ODD)
 def test_a_checkpoint_with_odd_data(begun, smoke_config, meta):
     path, trainee, run = begun
     run.save_checkpoint(trainee.tensors(), {"step": 1, "seconds": 1.0} | meta)
@@ -221,9 +247,19 @@ def test_a_checkpoint_with_odd_data(begun, smoke_config, meta):
         pretrain(smoke_config, path)
 
 
-def test_a_checkpoint_of_something_else(begun, smoke_config):
-    path, _, run = begun
-    run.save_checkpoint({"model.x": torch.zeros(1)}, {"step": 1, "seconds": 1.0})
+STRANGE = {
+    "something else": lambda tensors: {"model.x": torch.zeros(1)},
+    "one more": lambda tensors: tensors | {"x": torch.zeros(1)},
+    "doubles": lambda tensors: {k: t.double() for k, t in tensors.items()},
+    "no moments": lambda tensors: {k: t for k, t in tensors.items() if "exp_avg" not in k},
+    "flat": lambda tensors: {k: t.reshape(-1) for k, t in tensors.items()},
+}
+
+
+@pytest.mark.parametrize("change", STRANGE.values(), ids=STRANGE)
+def test_a_checkpoint_of_something_else(begun, smoke_config, change):
+    path, trainee, run = begun
+    run.save_checkpoint(change(trainee.tensors()), {"step": 1, "seconds": 1.0})
     with pytest.raises(UserError, match="checkpoint .* is damaged"):
         pretrain(smoke_config, path)
 

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from mithridate.agents.choice import sample
 from mithridate.config import COLDEST, HOTTEST
-from mithridate.errors import UserError
+from mithridate.errors import UserError, shown
 from mithridate.model.context_model import ContextModel
 from mithridate.model.weights import load_model
 from mithridate.rng import TaskStreams
@@ -26,10 +26,13 @@ class InContextAgent:
     def __init__(
         self, model: ContextModel, *, greedy: bool = False, temperature: float = 1.0
     ) -> None:
-        if not COLDEST <= temperature <= HOTTEST:
+        if not isinstance(greedy, bool):
+            raise UserError(f"greedy must be true or false, not {shown(greedy, 40)}")
+        real = isinstance(temperature, int | float) and not isinstance(temperature, bool)
+        if not real or not COLDEST <= temperature <= HOTTEST:
             raise UserError(
-                f"temperature must be from {COLDEST:g} to {HOTTEST:g}, not {temperature:g}; "
-                "see greedy"
+                f"temperature must be a number from {COLDEST:g} to {HOTTEST:g}, not "
+                f"{shown(temperature, 40)}; see greedy"
             )
         self.model = model
         self.greedy = greedy

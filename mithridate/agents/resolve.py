@@ -61,15 +61,7 @@ def make_agent(agent: AgentLike, situation: Told | None = None) -> tuple[str, Ag
     if name in zoo_names() or name.endswith(".safetensors") or os.path.isdir(name):
         if parameters.keys() - {"greedy", "temperature"}:
             raise UserError(f"agent '{agent}': a trained model takes only greedy and temperature")
-        temperature = parameters.get("temperature")
-        if temperature is not None and (
-            isinstance(temperature, bool) or not isinstance(temperature, int | float)
-        ):
-            raise UserError(f"agent '{agent}': temperature must be a number")
-        greedy = parameters.get("greedy", False)
-        if not isinstance(greedy, bool):
-            raise UserError(f"agent '{agent}': greedy must be true or false")
-        return agent, load(name, greedy=greedy, temperature=temperature)
+        return agent, load(name, **parameters)
     if ":" in name:
         if parameters:
             raise UserError(f"agent '{agent}': parameters are not passed to a class of your own")
@@ -114,6 +106,8 @@ def make_victims(
 ) -> list[Victim]:
     """Strings may carry a label and a pattern: 'AT-DPT=at-dpt-bandit-s*' is one victim with a
     replication for each model that matches. In a mapping, a list is one victim's replications."""
+    if not isinstance(agents, Mapping | Sequence) or isinstance(agents, str) or not agents:
+        raise UserError(f"agents: a list or a mapping with at least one, not {shown(agents, 40)}")
     if isinstance(agents, Mapping):
         return [
             Victim(label, agent if isinstance(agent, list) else _matching(agent), situation)

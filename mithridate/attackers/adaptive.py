@@ -50,6 +50,7 @@ from mithridate.model.cache import KVCache
 from mithridate.model.transformer import Transformer
 from mithridate.registry import ATTACKERS
 from mithridate.rng import Rng, TaskStreams
+from mithridate.tensor_files import misfit
 from mithridate.training.optimiser import Optimiser
 from mithridate.training.run_directory import part
 from mithridate.types import EnvSpec, Step, Tasks, Trajectory
@@ -284,6 +285,8 @@ class AdaptiveAttacker:
         model = part(tensors, "model.")
         self._make(model["encoder.weight"].shape[1] - 3, len(model["transformer.positions"]))
         assert self.model is not None
+        if (difference := misfit(model, self.model.state_dict())) is not None:
+            raise ValueError(difference)
         self.model.load_state_dict(model)
         if optimiser := part(tensors, "optimiser."):
             self._optimiser.load_tensors(optimiser)

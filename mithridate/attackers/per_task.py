@@ -21,6 +21,8 @@ class PerTask:
     def rows(self, ids: Tensor, fresh: Mapping[str, Tensor]) -> Tensor:
         """Where the tasks (…) are in the state, made longer if some are new. `fresh`: the state of
         one new task."""
+        if self.state and _forms(self.state, 1) != _forms(fresh, 0):
+            raise ValueError("this is the state of other attackers")
         found: Tensor = ids.unique()  # type: ignore[no-untyped-call]
         new = found[~torch.isin(found, self.ids)]
         if len(new) or not self.state:
@@ -57,6 +59,11 @@ class PerTask:
         if any(t.dtype != torch.float32 or t.shape[:1] != ids.shape for t in state.values()):
             raise ValueError("every task needs numbers of its own")
         self.ids, self.state = ids, state
+
+
+def _forms(state: Mapping[str, Tensor], axis: int) -> dict[str, tuple[int, ...]]:
+    """The shape of each part of one task's state, after `axis` axes for many tasks."""
+    return {name: tuple(value.shape[axis:]) for name, value in state.items()}
 
 
 class LearnsPerTask:

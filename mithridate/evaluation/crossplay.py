@@ -20,6 +20,7 @@ from torch import Tensor
 from mithridate.agents.resolve import AgentLike, Victim, make_victims, told
 from mithridate.config import EnvConfig, EvaluateConfig, parse
 from mithridate.envs import env_of
+from mithridate.errors import UserError, shown
 from mithridate.evaluation.checks import Cells, column_name
 from mithridate.evaluation.columns import Column, make_columns
 from mithridate.evaluation.statistics import mean_ci95
@@ -27,6 +28,7 @@ from mithridate.registry import ENVS
 from mithridate.rng import Rng
 from mithridate.rollout import rollout
 from mithridate.types import Agent, Attacker, Env, Metric, Tasks
+from mithridate.users_code import blaming
 from mithridate.versions import versions
 
 
@@ -122,6 +124,8 @@ def evaluate(
     called after every batched step.
     """
     environment: Env = ENVS.create(env) if isinstance(env, str) else env
+    if not isinstance(getattr(environment, "config", None), EnvConfig):
+        raise UserError(f"environment: a name or an environment is needed, not {shown(env, 40)}")
     config = parse(EvaluateConfig, {"env": environment.config, **settings}, where="evaluate")
     return evaluate_config(config, agents, env=environment, on_step=on_step)
 
@@ -203,8 +207,20 @@ def step_scores(
         trajectory = rollout(env, some, agent, attacker, eps, rng=rng, on_step=on_step)
         parts.append(env.score(some, trajectory))
         if attacker is not None and norms is not None:
-            norms.append(attacker.cost().max().item())
+            norms.append(_norm(attacker, len(some)))
     return torch.cat(parts)
+
+
+def _norm(attacker: Attacker, batch: int) -> float:
+    """The largest norm that an attacker says to have used, or an error that says what is wrong."""
+    with blaming(attacker):
+        cost: Any = attacker.cost()
+    name = f"attacker {type(attacker).__name__}: cost()"
+    if not isinstance(cost, Tensor) or not cost.is_floating_point() or cost.shape != (batch,):
+        raise UserError(f"{name} must return ({batch},) norms as a tensor of floats")
+    if not torch.isfinite(cost).all() or (cost < 0).any():
+        raise UserError(f"{name} must return norms that are finite and not negative")
+    return cost.max().item()
 
 
 def total_scores(env: Env, tasks: Tasks, agent: Agent, *, rng: Rng, block: int = 250) -> Tensor:

@@ -108,6 +108,8 @@ def find(source: str | Path) -> Path:
     """The .safetensors file that `source` means."""
     if isinstance(source, str) and source in zoo_names():
         return ZOO / f"{source}.safetensors"
+    if not isinstance(source, str | Path):
+        raise UserError(f"model: its name or path must be a string, not {shown(source, 40)}")
     path = Path(source)
     if os.path.isdir(path):
         path = path / "model.safetensors"

@@ -37,7 +37,7 @@ from mithridate.model.weights import load_model
 from mithridate.registry import ATTACKERS, parse_call
 from mithridate.rng import Rng
 from mithridate.rollout import rollout
-from mithridate.tensor_files import tensors_sha256
+from mithridate.tensor_files import misfit, tensors_sha256
 from mithridate.training.loop import Cadence, Values, Watcher
 from mithridate.training.model_run import run_training
 from mithridate.training.optimiser import Optimiser
@@ -239,13 +239,16 @@ class AdversarialTraining:
     def load_tensors(self, tensors: dict[str, Tensor]) -> None:
         self.model.load_state_dict(part(tensors, "model."))
         self.optimiser.load_tensors(part(tensors, "optimiser."))
-        self.tasks = type(self.tasks)(**part(tensors, "tasks."))
+        tasks = part(tensors, "tasks.")
+        if misfit(tasks, self.tasks.tensors()) is not None:
+            raise ValueError("these are the tasks of another run")
+        self.tasks = type(self.tasks)(**tasks)
         for i, (_, attacker) in enumerate(self.attacker.parts):
             if found := part(tensors, f"attacker{i}."):
                 attacker.load_tensors(found)  # type: ignore[union-attr]
         self.memory = []
         while found := part(tensors, f"memory{len(self.memory)}."):
-            self.memory.append(Contexts(**found))
+            self.memory.append(Contexts.of(found, self.config.tasks, self.env.spec.horizon))
 
 
 def _population(config: AdversarialConfig) -> tuple[MixtureAttacker, Tensor]:

@@ -8,7 +8,6 @@ the target out under attack, let the attackers learn from the true rewards.
 from __future__ import annotations
 
 import hashlib
-import json
 import math
 import os
 from pathlib import Path
@@ -28,14 +27,16 @@ from mithridate.evaluation.statistics import mean_ci95
 from mithridate.files import parse_json, shown
 from mithridate.rng import Rng
 from mithridate.rollout import rollout
-from mithridate.tensor_files import misfit, read_tensors, tensors_sha256, write_tensors
+from mithridate.tensor_files import misfit, read_tensors, sealed, tensors_sha256, write_sealed
 from mithridate.training.loop import Cadence, Values, Watcher, train
 from mithridate.training.run_directory import RunDirectory, part
 from mithridate.training.trial import try_out
 from mithridate.types import Attacker, Env, Tasks
 from mithridate.versions import versions
 
-FORMAT = 1
+FORMAT = 2
+"""2: what is said of the attackers is sealed with them."""
+METRICS = ("final_mean", "final_ci95", "used_norm_mean", "used_norm_max")
 LARGEST = 1e9
 """No number of a trained attacker is larger."""
 
@@ -158,9 +159,8 @@ def _save(path: Path, trainee: AttackTraining) -> None:
         "config": trainee.config.to_json(),
         "metrics": {k: None if math.isnan(v) else v for k, v in metrics.items()},
         "versions": versions(),
-        "sha256": tensors_sha256(tensors),
     }
-    write_tensors(path, tensors, {"meta": json.dumps(meta)})
+    write_sealed(path, tensors, meta)
 
 
 class LearnedAttack:
@@ -176,9 +176,9 @@ class LearnedAttack:
         if meta["format"] != FORMAT:
             raise UserError(
                 f"attackers {shown(self.path)}: format {shown(meta['format'], 40)}; this version "
-                f"reads {FORMAT}"
+                f"reads {FORMAT}: train them again"
             )
-        if tensors_sha256(tensors) != meta["sha256"]:
+        if sealed(tensors, metadata) is None:
             raise self._damaged("checksum differs; restore them")
         where = f"attackers {shown(self.path)}"
         self.config = parse(AttackConfig, meta["config"], where)
@@ -191,8 +191,9 @@ class LearnedAttack:
     def _meta(self, metadata: dict[str, Any]) -> dict[str, Any]:
         try:
             meta = parse_json(metadata["meta"])
-            sound = isinstance(meta["config"], dict) and isinstance(meta["metrics"], dict)
-            sound &= {"format", "sha256"} <= meta.keys()
+            sound = isinstance(meta["config"], dict) and {"format", "sha256"} <= meta.keys()
+            sound &= meta["metrics"].keys() == set(METRICS)
+            sound &= all(x is None or isinstance(x, float) for x in meta["metrics"].values())
         except (KeyError, TypeError, ValueError, AttributeError):
             sound = False
         if not sound:
@@ -222,6 +223,8 @@ class LearnedAttack:
             streams = Rng(0).streams(self.tasks.ids)
             attacker.reset(self.env.spec, self.tasks.copy(), streams)
             norm = attacker.cost().max().item()
+            if (difference := misfit(attacker.tensors(), found)) is not None:
+                raise ValueError(difference)
         except (
             UserError, KeyError, IndexError, RuntimeError, TypeError, ValueError, AttributeError
         ):  # fmt: skip

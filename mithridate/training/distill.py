@@ -71,7 +71,8 @@ class Distillation(Pretraining):
         super().load_tensors(tensors)
         self.pool = []
         while found := part(tensors, f"pool{len(self.pool)}."):
-            self.pool.append(Contexts(**found))
+            horizon = self.env.spec.horizon - 1  # see `histories`
+            self.pool.append(Contexts.of(found, self.config.tasks, horizon))
 
 
 def histories(trajectory: Trajectory) -> Contexts:

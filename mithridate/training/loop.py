@@ -18,6 +18,7 @@ from typing import Any, Protocol
 from torch import Tensor
 
 from mithridate.errors import Interrupted
+from mithridate.tensor_files import misfit
 from mithridate.training.run_directory import RunDirectory
 
 Values = dict[str, float]
@@ -64,7 +65,7 @@ def train(
 ) -> None:
     """Bring `trainee` to `cadence.steps`, from the run's checkpoint if it has one."""
     watchers = watchers or []
-    step, seconds = _restore(trainee, run)
+    step, seconds = _restore(trainee, run, cadence.steps)
     for watcher in watchers:
         watcher.started(step, cadence.steps)
 
@@ -94,7 +95,7 @@ def train(
                 raise Interrupted(f"stopped after step {step} of {cadence.steps}")
 
 
-def _restore(trainee: Trainee, run: RunDirectory) -> tuple[int, float]:
+def _restore(trainee: Trainee, run: RunDirectory, last: int) -> tuple[int, float]:
     """Load the checkpoint, if any; forget log lines that are younger than it."""
     found = run.load_checkpoint()
     if found is None:
@@ -103,8 +104,11 @@ def _restore(trainee: Trainee, run: RunDirectory) -> tuple[int, float]:
     tensors, meta = found
     try:
         trainee.load_tensors(tensors)
+        fits = misfit(trainee.tensors(), tensors) is None and 0 <= meta["step"] <= last
     except (KeyError, IndexError, RuntimeError, TypeError, ValueError, AttributeError):
-        raise run.damaged() from None
+        fits = False
+    if not fits:
+        raise run.damaged()
     run.truncate_log(meta["step"])
     return int(meta["step"]), float(meta["seconds"])
 

@@ -9,6 +9,9 @@ from torch import Tensor, nn
 
 from mithridate.config import OptimiserConfig
 from mithridate.errors import TrainingDiverged
+from mithridate.tensor_files import misfit
+
+MOMENTS = ("exp_avg", "exp_avg_sq")
 
 
 class Optimiser:
@@ -55,6 +58,14 @@ class Optimiser:
         }
 
     def load_tensors(self, tensors: dict[str, Tensor]) -> None:
+        """A ValueError if they are not what `tensors` gives: after a step, or before the first."""
+        expected = {
+            f"{name}.{kind}": parameter if kind in MOMENTS else torch.zeros(())
+            for name, parameter in zip(self._names, self._parameters, strict=True)
+            for kind in (*MOMENTS, "step")
+        }
+        if tensors and (difference := misfit(tensors, expected)) is not None:
+            raise ValueError(difference)
         for name, parameter in zip(self._names, self._parameters, strict=True):
             prefix = f"{name}."
             self._adam.state[parameter] = {

@@ -22,7 +22,7 @@ from mithridate.files import (
     shown,
     write_atomic,
 )
-from mithridate.tensor_files import read_tensors, tensors_sha256, write_tensors
+from mithridate.tensor_files import read_tensors, sealed, write_sealed
 from mithridate.versions import versions
 
 
@@ -114,8 +114,7 @@ class RunDirectory:
     # The checkpoint ------------------------------------------------------------------------
 
     def save_checkpoint(self, tensors: dict[str, Tensor], meta: dict[str, Any]) -> None:
-        meta = {**meta, "versions": versions(), "sha256": tensors_sha256(tensors)}
-        write_tensors(self.checkpoint_path, tensors, {"meta": json.dumps(meta)})
+        write_sealed(self.checkpoint_path, tensors, {**meta, "versions": versions()})
 
     def load_checkpoint(self) -> tuple[dict[str, Tensor], dict[str, Any]] | None:
         """Tensors and meta data of the last checkpoint, or None if there is none."""
@@ -123,12 +122,10 @@ class RunDirectory:
             return None
         try:
             tensors, metadata, _ = read_tensors(self.checkpoint_path, "checkpoint")
-            meta = parse_json(metadata["meta"])
-            sound = meta["sha256"] == tensors_sha256(tensors)
-            sound &= type(meta["step"]) is int and float(meta["seconds"]) >= 0
-        except (UserError, ValueError, KeyError, TypeError):
-            sound = False
-        if not sound:
+        except UserError:
+            raise self.damaged() from None
+        meta = sealed(tensors, metadata)
+        if meta is None or type(meta.get("step")) is not int or not _is_time(meta.get("seconds")):
             raise self.damaged()
         return tensors, meta
 
@@ -136,6 +133,10 @@ class RunDirectory:
         return UserError(
             f"checkpoint {shown(self.checkpoint_path)} is damaged; delete it to start the run anew"
         )
+
+
+def _is_time(value: Any) -> bool:
+    return isinstance(value, int | float) and value >= 0
 
 
 def part(tensors: dict[str, Tensor], prefix: str) -> dict[str, Tensor]:

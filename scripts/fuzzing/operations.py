@@ -228,10 +228,9 @@ def _tensors(path: Path, step: Step) -> None:
     else:
         tensors[name] = HOW[step["how"]](tensors[name])
     if meta is not None and step.get("seal") == "meta":
-        from mithridate.model.weights import tensors_sha256
+        from mithridate.tensor_files import seal
 
-        if all(tensor.dtype != torch.bfloat16 for tensor in tensors.values()):
-            meta["sha256"] = tensors_sha256(tensors)
+        meta = seal(tensors, meta)
     _save(path, tensors, None if meta is None else json.dumps(meta))
     if step.get("seal") == "card":
         seal_card(path, step)
