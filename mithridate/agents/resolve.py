@@ -75,6 +75,8 @@ class Victim:
     def __init__(
         self, label: str, sources: Sequence[AgentLike], situation: Told | None = None
     ) -> None:
+        if not sources:
+            raise UserError(f"agent '{shown(label, 40)}': an empty list has no replication")
         self.label = label
         self._sources = list(sources)
         self._agents = [make_agent(source, situation)[1] for source in sources]

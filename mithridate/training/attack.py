@@ -180,6 +180,8 @@ class LearnedAttack:
             )
         if sealed(tensors, metadata) is None:
             raise self._damaged("checksum differs; restore them")
+        if not all(name.startswith(("attacker.", "tasks.")) for name in tensors):
+            raise self._damaged("there is more in it than attackers and tasks")
         where = f"attackers {shown(self.path)}"
         self.config = parse(AttackConfig, meta["config"], where)
         self.env: Env = env_of(self.config.env)
