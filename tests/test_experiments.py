@@ -14,12 +14,14 @@ import pytest
 
 from mithridate import versions
 from mithridate.errors import UserError
+from mithridate.experiments.artifacts import Artifact
+from mithridate.experiments.claims import Claim
 from mithridate.experiments.estimate import seconds
 from mithridate.experiments.executors import run_graph
 from mithridate.experiments.plan import plan
 from mithridate.experiments.recipes import MODELS, RECIPES, Level, Model, Recipe, Row
 from mithridate.experiments.stages import _copy_shipped, in_order, perform
-from mithridate.experiments.store import Artifact, Claim, Store
+from mithridate.experiments.store import Store
 from mithridate.model.weights import find
 from mithridate.report.exports import export
 from mithridate.report.summary import summarise
@@ -374,8 +376,8 @@ def test_shipped_models_stand_in_only_for_the_same_training(tmp_path, monkeypatc
     shipped = next(s for s in stages if s.kind == "pretrain")
     store = Store.open(tmp_path / "store")
     assert perform(shipped, store, shipped=True) == "computed"
-    assert store.get(shipped.name).manifest["shipped"]
-    work = store.work("somewhere")
+    assert store.get(shipped.name).manifest.shipped
+    work = store.work("train-0")
     for sets, seed in ((["pretrain.steps=6001"], 0), ([], 99)):
         other = next(
             s for s in plan(MAIN, "laptop", 1, seed, sets).stages() if s.kind == "pretrain"
@@ -414,7 +416,9 @@ def test_who_was_taken_for_dead_publishes_nothing(tmp_path, monkeypatch):
 
 def test_a_dry_run_says_what_would_be_taken_from_the_package(cli, tmp_path):
     def state(*more):
-        code, out, _ = cli("reproduce", "linear_main", "--dry-run", *more, cwd=tmp_path)
+        code, out, _ = cli(
+            "reproduce", "linear_main", "--dry-run", "--verbose", *more, cwd=tmp_path
+        )
         line = next(line for line in out.splitlines() if "train at-dpt #1" in line)
         count = re.search(r"(\d+) stages, (\d+) to do", out)
         return code, "shipped" in line, int(count[1]) - int(count[2])
