@@ -34,13 +34,15 @@ def put(store, name="evaluate-1", agent="hello"):
 
 def ask_for(store, *names):
     """A graph that has these stages."""
+    config = {"env": {"name": "bandit", "arms": 3, "horizon": 20}}
     stages = [
-        {"name": n, "kind": n.partition("-")[0], "label": n, "config": {}, "inputs": {}}
+        {"name": n, "kind": n.partition("-")[0], "label": n, "config": config, "inputs": {}}
         for n in names
     ]
     graph = {
         "name": "r", "recipe": "bandit_main", "preset": "smoke", "seed": 0, "sets": [],
-        "replications": 1, "stages": stages, "cells": [], "trainings": [],
+        "replications": 1, "stages": stages, "trainings": [],
+        "cells": [n for n in names if n.startswith("evaluate")],
     }  # fmt: skip
     store.remember("r", graph)
     return store.root / "graphs" / "r.json"

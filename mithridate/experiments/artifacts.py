@@ -47,14 +47,14 @@ class Artifact:
         return self.content("log.jsonl") or []
 
 
-def only_files(path: Path) -> bool:
+def only_files(path: Path, depth: int = 5) -> bool:
     """Whether there are only folders and regular files in it, and it is a folder itself. Training
     would write through a link, and wait at a pipe."""
-    if path.is_symlink() or not path.is_dir():
+    if path.is_symlink() or not path.is_dir() or not depth:
         return False
     with os.scandir(path) as entries:
         return all(
-            only_files(Path(entry.path))
+            only_files(Path(entry.path), depth - 1)
             if entry.is_dir(follow_symlinks=False)
             else entry.is_file(follow_symlinks=False)
             for entry in entries

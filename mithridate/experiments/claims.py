@@ -69,7 +69,8 @@ class Claims:
 
     def laid(self, name: str) -> list[Path]:
         """All claims ever laid to a stage and not lifted, the latest last."""
-        found = [path for path in self.all() if path.name.startswith(f"{stage_name(name)}.")]
+        prefix = f"{stage_name(name)}."
+        found = [path for path in self.all() if path.name.startswith(prefix)]
         for path in found:
             _check(path)
         return sorted(found, key=_number)

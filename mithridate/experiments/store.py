@@ -155,6 +155,7 @@ class Store:
         path = self.entry("work", name)
         if os.path.lexists(path) and not only_files(path):
             self._set_aside("work", name)
+        shutil.rmtree(path / OUT, ignore_errors=True)  # results of somebody who did not get through
         make_directory(path / OUT)
         return path
 

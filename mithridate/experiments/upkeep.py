@@ -104,7 +104,7 @@ def empty_trash(store: Store) -> list[Path]:
                 when.unlink()
             else:
                 shutil.rmtree(when)
-        except OSError as error:
+        except (OSError, RecursionError) as error:
             raise UserError(f"cannot remove {shown(when)}: {reason(error)}") from None
     return found
 
