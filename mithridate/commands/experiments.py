@@ -74,7 +74,7 @@ def reproduce(
     """
     from mithridate.experiments.estimate import readable, seconds
     from mithridate.experiments.executors import check_executor, run_graph
-    from mithridate.experiments.plan import plan
+    from mithridate.experiments.plan import check_size, plan
     from mithridate.experiments.recipes import RECIPES, recipe_named
     from mithridate.experiments.stages import in_order, looks_shipped
     from mithridate.experiments.store import Store
@@ -93,6 +93,7 @@ def reproduce(
         raise UserError(f"which recipe? one of {', '.join(RECIPES)}, or all (see --list)")
     check_executor(executor, workers, address)
     wanted = list(RECIPES.values()) if recipe == "all" else [recipe_named(recipe)]
+    check_size(wanted, preset, replications)
     plans = [plan(one, preset, replications, seed, sets or ()) for one in wanted]
     stages = in_order([stage for one in plans for stage in one.stages()])
     if dry_run:
@@ -194,7 +195,11 @@ def report(
     if watch:
         with server(opened, port) as serving:
             print(f"http://127.0.0.1:{serving.server_port}/ (stop with Ctrl-C)", flush=True)
-            serving.serve_forever()
+            try:
+                serving.serve_forever()
+            except KeyboardInterrupt:
+                print("interrupted", file=sys.stderr)
+                raise typer.Exit(130) from None
         return
     written = write_report(opened, out)
     for text in omissions(opened):

@@ -29,6 +29,7 @@ OWNED = (
 )  # fmt: skip
 """Settings that follow from the recipe, the replication and the level."""
 LARGEST_SEED = 2**53
+MANY_CELLS = 1_000_000
 
 
 @dataclass(frozen=True)
@@ -72,6 +73,29 @@ class Plan:
         }  # fmt: skip
 
 
+def check_size(recipes: Sequence[Recipe], preset: str, replications: int | None) -> int:
+    """How many evaluations these stand for; a UserError if they would not fit into memory, or there
+    is no such preset."""
+    if preset not in PRESETS:
+        raise unknown("preset", shown(preset), PRESETS)
+    if replications is not None and not 1 <= replications <= MANY_REPLICATIONS:
+        raise UserError(
+            f"--replications must be at least 1 and at most {MANY_REPLICATIONS}, "
+            f"not {shown(replications)}"
+        )
+    found = 0
+    for recipe in recipes:
+        count = replications or recipe.replications[preset]
+        for level in recipe.levels:
+            found += len(recipe.columns(level)) * len(list(recipe.victims(level, preset, count)))
+    if found > MANY_CELLS:
+        raise UserError(
+            f"{found:,} evaluations are more than {MANY_CELLS:,}: lower --replications, or take "
+            "one recipe at a time"
+        )
+    return found
+
+
 def plan(
     recipe: Recipe,
     preset: str = "laptop",
@@ -81,13 +105,8 @@ def plan(
 ) -> Plan:
     """The stages of a recipe. `sets`: 'STAGE.KEY=VALUE', e.g. pretrain.steps=8000. A UserError if
     one of them could not be run: an unknown attacker, an agent that does not fit, …"""
-    if preset not in PRESETS:
-        raise unknown("preset", preset, PRESETS)
+    check_size([recipe], preset, replications)
     count = recipe.replications[preset] if replications is None else replications
-    if not 1 <= count <= MANY_REPLICATIONS:
-        raise UserError(
-            f"--replications must be at least 1 and at most {MANY_REPLICATIONS}, not {shown(count)}"
-        )
     if not 0 <= seed <= LARGEST_SEED:
         raise UserError(f"--seed must be from 0 to {LARGEST_SEED}, not {shown(seed)}")
     build = _Builder(recipe, preset, seed, _by_stage(sets))

@@ -69,9 +69,12 @@ class Store:
             raise UserError(f"cannot read --store {shown(root)}: {reason(error)}") from None
         if not found:
             raise UserError(f"{shown(root)} exists and is not a store; choose another --store")
-        known = read_json_object(inside(path, MARKER), "the store's").get("format")
-        if type(known) is not int:
-            raise UserError(f"{shown(path / MARKER)} is damaged; restore it: {_marker()}")
+        try:
+            known = read_json_object(inside(path, MARKER), "file").get("format")
+            if type(known) is not int:
+                raise UserError(f"file {shown(path / MARKER)} is damaged: no format")
+        except UserError as error:
+            raise UserError(f"{error}; a store has a {MARKER} with {_marker()}") from None
         if known != FORMAT:
             raise UserError(
                 f"store {shown(root)} has format {known}, this version of mithridate reads "
@@ -196,7 +199,7 @@ class Store:
 
     def remember(self, name: str, graph: dict[str, Any]) -> None:
         """Keep what was asked for under `name`."""
-        text = json.dumps(graph, indent=1) + "\n"
+        text = json.dumps(graph) + "\n"
         try:
             if parsed(Graph, parse_json(text)).name != name:
                 raise ValueError("it has another name")
