@@ -398,7 +398,7 @@ def test_store_commands(command, finished, tmp_path):
         (["reproduce", "bandit_main", "--executor", "ray", "--address", "h:99999"], "HOST:PORT"),
         (["reproduce", "bandit_main", "--store", 300 * "n"], "too long"),
         (["reproduce", "bandit_main", "--store", "a\nb"], "control characters"),
-        (["reproduce", "bandit_main", "--store", "a\0b", "--dry-run"], "control characters"),
+        (["reproduce", "bandit_main", "--store", "a\0b", "--dry-run"], "--store"),
         (["store", "verify", "--store", 300 * "n"], "too long"),
         (["reproduce", "bandit_main", "--set", "steps=1"], "begin with the stage"),
         (["report", "--store", "nowhere"], "there is no store in nowhere"),
@@ -458,6 +458,13 @@ def test_a_dry_run_of_many_stages_is_a_summary(command, tmp_path):
     code, stdout, _ = command(*many, "--replications", "1", "--verbose")
     assert code == 0 and stdout.count("evaluate-") == 84
     assert not (tmp_path / "s").exists()
+
+
+@pytest.mark.parametrize("words", ["store ls", "store verify", "store ls --json"])
+def test_a_reader_that_has_gone_is_no_traceback(words, finished):
+    line = f"'{sys.executable}' -m mithridate {words} --store '{finished.root}' | true"
+    done = subprocess.run(line, shell=True, capture_output=True, timeout=60)
+    assert done.stderr == b""
 
 
 @pytest.mark.parametrize("executor", ["inline", "processes"])

@@ -242,6 +242,18 @@ def test_nothing_is_written_through_links_in_unfinished_work(world, link):
     assert Store(world.root).get(stage.name) is not None
 
 
+@pytest.mark.parametrize("text", ["[]", '{"step": 1, "seconds": 1e300}', "\\ud800", '"x"'])
+def test_somebody_elses_log_in_unfinished_work(world, text):
+    stages = plan(RECIPES["bandit_main"], "laptop", 1).stages()
+    stage = next(s for s in stages if s.kind == "pretrain")
+    path = world.root / "work" / stage.name / "run" / "log.jsonl"
+    path.parent.mkdir(parents=True)
+    path.write_text(text)
+    (path.parent.parent / "inputs.json").write_text("{")
+    assert perform(stage, world, shipped=True) == "computed"
+    assert Store(world.root).get(stage.name).seconds < 1000
+
+
 @pytest.mark.parametrize("kind", ["fifo", "directory", "socket to nowhere"])
 @pytest.mark.parametrize(
     "place",

@@ -36,19 +36,20 @@ from mithridate.errors import UserError
 from mithridate.evaluation.columns import Column
 from mithridate.evaluation.crossplay import evaluate_cell
 from mithridate.evaluation.episode import watch
+from mithridate.experiments import formats
 from mithridate.experiments.artifacts import Artifact
 from mithridate.experiments.store import OUT, Store
-from mithridate.files import read_json, write_atomic
+from mithridate.files import read_json, read_text, write_atomic
 from mithridate.model.weights import find, load_model, tensors_sha256, zoo_names
 from mithridate.training.adversarial import train_adversarially
 from mithridate.training.attack import LearnedAttack, attack
 from mithridate.training.distill import distill
 from mithridate.training.pretrain import pretrain
-from mithridate.training.run_directory import read_log
 
 Outcome = Literal["done", "computed", "busy"]
 INPUT = "(input)"
 """In a configuration, where one of the stage's inputs belongs."""
+MANY_SECONDS = 1e9
 CONFIGS: dict[str, type[Config]] = {
     "pretrain": PretrainConfig, "distill": DistillConfig, "train": AdversarialConfig,
     "attack": AttackConfig, "evaluate": EvaluateConfig,
@@ -154,9 +155,12 @@ def _drop_foreign_run(stage: Stage, work: Path, inputs: dict[str, Artifact]) -> 
 def _logged(work: Path) -> float:
     """Seconds that a training says it took, interrupted attempts included."""
     path = work / "run" / "log.jsonl"
-    if not path.exists():
+    try:
+        lines = formats.log(read_text(path, "log")) if path.exists() else []
+    except (UserError, ValueError):  # somebody else's: it says nothing about us
         return 0.0
-    return max((line.get("seconds", 0.0) for line in read_log(path)), default=0.0)
+    said = (line.get("seconds") or 0.0 for line in lines)
+    return max((seconds for seconds in said if 0 <= seconds < MANY_SECONDS), default=0.0)
 
 
 def _needed(store: Store, stage: Stage) -> Artifact:
