@@ -1,6 +1,7 @@
 """Recipes, the graph, and reproduce: nothing twice, nothing lost, the same records everywhere."""
 
 import json
+import os
 import random
 import re
 import shutil
@@ -14,12 +15,14 @@ import pytest
 
 from mithridate import versions
 from mithridate.errors import UserError
+from mithridate.experiments.artifacts import Artifact
+from mithridate.experiments.claims import Claim
 from mithridate.experiments.estimate import seconds
 from mithridate.experiments.executors import run_graph
 from mithridate.experiments.plan import plan
 from mithridate.experiments.recipes import MODELS, RECIPES, Level, Model, Recipe, Row
 from mithridate.experiments.stages import _copy_shipped, in_order, perform
-from mithridate.experiments.store import Artifact, Claim, Store
+from mithridate.experiments.store import Store
 from mithridate.model.weights import find
 from mithridate.report.exports import export
 from mithridate.report.summary import summarise
@@ -86,6 +89,36 @@ def test_a_changed_learning_rate_changes_exactly_the_stages_below_it():
 def test_a_wrong_setting_is_refused(text):
     with pytest.raises(UserError, match="begin with the stage|unknown key|the recipe's own"):
         plan(MAIN, "smoke", sets=[text])
+
+
+@pytest.mark.parametrize(
+    ("recipe", "text", "message"),
+    [
+        ("bandit_main", 'train.threats=[{"attacker":"nope"}]', "unknown attacker 'nope'"),
+        ("bandit_main", 'train.threats=[{"attacker":"uniform(range=-1)"}]', "range"),
+        ("bandit_main", 'train.threats=[{"attacker":"uniform","target":"ts"}]', "does not learn"),
+        ("bandit_main", 'train.threats=[{"target":"rival"}]', "there is none"),
+        ("bandit_main", 'train.threats=[{"target":"oracle"}]', "knows the attack"),
+        ("bandit_main", 'train.threats=[{"target":"npg"}]', "numbered states"),
+        ("bandit_main", 'train.threats=[{"target":"nobody"}]', "unknown agent 'nobody'"),
+        ("bandit_main", 'train.threats=[{},{"share":1e-9}]', "too small"),
+        ("bandit_main", "train.rounds=1" + 25 * "0", "too large"),
+        ("bandit_main", 'attack.attacker="swap"', "does not learn"),
+        ("bandit_main", 'attack.attacker="tabular"', "numbered states"),
+        ("bandit_main", 'attack.attacker="gaussian(budget=9)"', "exceeds"),
+        ("bandit_full", "distill.attacker=nope", "unknown attacker"),
+        ("bandit_full", "distill.attacker=gaussian", "learns"),
+        ("darkroom2_main", 'attack.attacker="few_arms"', "few_arms"),
+        ("bandit_main", "pretrain.steps=\n3", "line breaks"),
+    ],
+)
+def test_what_cannot_be_run_is_found_before_anything_is_written(
+    recipe, text, message, command, tmp_path, monkeypatch
+):
+    monkeypatch.chdir(tmp_path)
+    code, stdout, stderr = command("reproduce", recipe, "--preset", "smoke", "--set", text)
+    assert (code, stdout, stderr.count("\n")) == (2, "", 1) and message in stderr
+    assert not list(tmp_path.iterdir())
 
 
 def test_plans_that_differ_have_names_that_differ():
@@ -275,13 +308,11 @@ def test_a_damaged_artifact_is_recomputed_with_the_same_result(finished, tmp_pat
     assert without_time(store.get(name).records()) == without_time([before])
 
 
-def reproduce(store, *more, **environment):
-    import os
-
+def reproduce(store, *more, **options):
     return subprocess.Popen(
         [sys.executable, "-m", "mithridate", "reproduce", *ARGUMENTS, "--store", str(store), *more],
-        stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-        env={**os.environ, "MITHRIDATE_CLAIM_SECONDS": "2", **environment},
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, **options,
+        env={**os.environ, "MITHRIDATE_CLAIM_SECONDS": "2"},
     )  # fmt: skip
 
 
@@ -357,6 +388,18 @@ def test_store_commands(command, finished, tmp_path):
         (["reproduce", "bandit_main", "--preset", "smok"], "did you mean 'smoke'?"),
         (["reproduce", "bandit_main", "--executor", "slurm"], "unknown executor"),
         (["reproduce", "bandit_main", "--replications", "0"], "at least 1"),
+        (["reproduce", "bandit_main", "--replications", "1001"], "at most 1000"),
+        (["reproduce", "bandit_main", "--replications", str(10**20)], "at most 1000"),
+        (["reproduce", "bandit_main", "--replications", "1e20"], "--replications"),
+        (["reproduce", "all", "--replications", "1000"], "evaluations are more than"),
+        (["reproduce", "bandit_main", "--seed", str(10**30)], "--seed"),
+        (["reproduce", "bandit_main", "--workers", "1000"], "--workers"),
+        (["reproduce", "bandit_main", "--executor", "ray", "--address", "a\nb"], "HOST:PORT"),
+        (["reproduce", "bandit_main", "--executor", "ray", "--address", "h:99999"], "HOST:PORT"),
+        (["reproduce", "bandit_main", "--store", 300 * "n"], "too long"),
+        (["reproduce", "bandit_main", "--store", "a\nb"], "control characters"),
+        (["reproduce", "bandit_main", "--store", "a\0b", "--dry-run"], "--store"),
+        (["store", "verify", "--store", 300 * "n"], "too long"),
         (["reproduce", "bandit_main", "--set", "steps=1"], "begin with the stage"),
         (["report", "--store", "nowhere"], "there is no store in nowhere"),
     ],
@@ -369,13 +412,84 @@ def test_bad_input(arguments, message, command, tmp_path, monkeypatch):
     assert not list(tmp_path.iterdir())
 
 
+@pytest.mark.parametrize("command_line", [
+    ["reproduce", *ARGUMENTS], ["reproduce", *ARGUMENTS, "--dry-run"], ["store", "ls"],
+    ["store", "gc"], ["report"],
+])  # fmt: skip
+@pytest.mark.parametrize(
+    ("store", "message"),
+    [
+        ("file", "is not a store"),
+        ("nowhere", "a link to nowhere"),
+        ("file/in", "directory"),
+        ("other", "is not a store"),
+        ("future", "has format 7"),
+        ("array", "not a JSON object"),
+        ("text", "no format"),
+        ("pipe", "not a regular file"),
+        ("linked", "does not lie inside"),
+    ],
+)
+def test_places_that_are_no_store(command_line, store, message, command, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "file").write_text("mine")
+    (tmp_path / "nowhere").symlink_to("never")
+    for name in ("other", "future", "array", "text", "pipe", "linked"):
+        (tmp_path / name).mkdir()
+    (tmp_path / "other" / "notes.txt").write_text("mine")
+    (tmp_path / "future" / "store.json").write_text('{"format": 7}')
+    (tmp_path / "array" / "store.json").write_text("[]")
+    (tmp_path / "text" / "store.json").write_text('{"format": "1"}')
+    os.mkfifo(tmp_path / "pipe" / "store.json")
+    (tmp_path / "linked" / "store.json").symlink_to(tmp_path / "file")
+    before = sorted(tmp_path.rglob("*"))
+    code, stdout, stderr = command(*command_line, "--store", store)
+    assert (code, stdout, stderr.count("\n")) == (2, "", 1) and message in stderr
+    assert sorted(tmp_path.rglob("*")) == before
+
+
+def test_a_dry_run_of_many_stages_is_a_summary(command, tmp_path):
+    many = ("reproduce", "bandit_main", "--preset", "smoke", "--dry-run", "--store", tmp_path / "s")
+    begun = time.monotonic()
+    code, stdout, _ = command(*many, "--replications", "1000")
+    assert code == 0 and "92000 stages, 92000 to do" in stdout and stdout.count("\n") < 20
+    assert time.monotonic() - begun < 30, "seconds, even on a busy machine"
+    assert re.search(r"evaluate\s*│ to do │\s*84000", stdout)
+    code, stdout, _ = command(*many, "--replications", "1", "--verbose")
+    assert code == 0 and stdout.count("evaluate-") == 84
+    assert not (tmp_path / "s").exists()
+
+
+@pytest.mark.parametrize("words", ["store ls", "store verify", "store ls --json"])
+def test_a_reader_that_has_gone_is_no_traceback(words, finished):
+    line = f"'{sys.executable}' -m mithridate {words} --store '{finished.root}' | true"
+    done = subprocess.run(line, shell=True, capture_output=True, timeout=60)
+    assert done.stderr == b""
+
+
+@pytest.mark.parametrize("executor", ["inline", "processes"])
+def test_interrupted_it_ends_in_one_line_and_goes_on(executor, finished, tmp_path):
+    """Ctrl-C in a terminal is for all processes of the command at once."""
+    store = tmp_path / "store"
+    process = reproduce(store, "--executor", executor, start_new_session=True)
+    while process.poll() is None and artifacts(store) < 3:
+        time.sleep(0.01)
+    os.killpg(process.pid, signal.SIGINT)
+    out, err = process.communicate(timeout=60)
+    assert (process.returncode, out) == (130, b"")
+    assert err == b"error: interrupted; the same command goes on from there\n"
+    assert os.listdir(store / "claims") == [], "nobody has to wait for the dead"
+    finish(reproduce(store))
+    assert records_of(store) == records_of(finished.root)
+
+
 def test_shipped_models_stand_in_only_for_the_same_training(tmp_path, monkeypatch):
     stages = plan(MAIN, "laptop", 1).stages()
     shipped = next(s for s in stages if s.kind == "pretrain")
     store = Store.open(tmp_path / "store")
     assert perform(shipped, store, shipped=True) == "computed"
-    assert store.get(shipped.name).manifest["shipped"]
-    work = store.work("somewhere")
+    assert store.get(shipped.name).manifest.shipped
+    work = store.work("train-0")
     for sets, seed in ((["pretrain.steps=6001"], 0), ([], 99)):
         other = next(
             s for s in plan(MAIN, "laptop", 1, seed, sets).stages() if s.kind == "pretrain"
@@ -414,7 +528,9 @@ def test_who_was_taken_for_dead_publishes_nothing(tmp_path, monkeypatch):
 
 def test_a_dry_run_says_what_would_be_taken_from_the_package(cli, tmp_path):
     def state(*more):
-        code, out, _ = cli("reproduce", "linear_main", "--dry-run", *more, cwd=tmp_path)
+        code, out, _ = cli(
+            "reproduce", "linear_main", "--dry-run", "--verbose", *more, cwd=tmp_path
+        )
         line = next(line for line in out.splitlines() if "train at-dpt #1" in line)
         count = re.search(r"(\d+) stages, (\d+) to do", out)
         return code, "shipped" in line, int(count[1]) - int(count[2])

@@ -1,21 +1,34 @@
 """The report: right numbers, complete files, and a page that works in a real browser."""
 
 import csv
+import errno
+import http.client
 import json
+import os
 import re
 import shutil
+import signal
+import socket
+import struct
+import subprocess
+import sys
 import threading
+import time
 import urllib.request
 
+import numpy as np
 import pytest
 
 from mithridate.envs.linear_bandit import LinearBanditConfig
+from mithridate.errors import UserError
 from mithridate.evaluation.checks import Cells, flags, paired_difference
+from mithridate.evaluation.episode import Room
 from mithridate.experiments.plan import plan
 from mithridate.experiments.recipes import RECIPES
 from mithridate.experiments.store import Store
-from mithridate.report.figures import x_range
+from mithridate.report.figures import lines_figure, x_range
 from mithridate.report.html import render, write_report
+from mithridate.report.picture import draw_room
 from mithridate.report.summary import CurveView, _share, _without_outliers, summarise
 from mithridate.report.svg import line_chart
 from mithridate.report.watch import server
@@ -190,6 +203,132 @@ def test_the_live_page_is_served_here_only_and_follows_the_store(tmp_path):
         with pytest.raises(urllib.error.HTTPError):
             get("/etc/passwd")
         serving.shutdown()
+
+
+def ask(port, host, path="/"):
+    """The status and the text of an answer."""
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=10)
+    connection.putrequest("GET", path, skip_host=True)
+    if host is not None:
+        connection.putheader("Host", host)
+    connection.endheaders()
+    answer = connection.getresponse()
+    return answer.status, answer.read().decode()
+
+
+@pytest.fixture
+def live(tmp_path):
+    """A store that is served, and the port."""
+    store = Store.open(tmp_path / "store")
+    with server(store) as serving:
+        threading.Thread(target=serving.serve_forever, daemon=True).start()
+        yield store, serving.server_port
+        serving.shutdown()
+
+
+def test_the_live_page_is_for_this_machine_by_its_own_name(live):
+    """Else a page from elsewhere could read the store through the visitor's browser."""
+    _, port = live
+    for host in ("127.0.0.1", "localhost", "LOCALHOST", "[::1]"):
+        assert ask(port, f"{host}:{port}")[0] == 200
+    for host in ("evil.example", f"evil.example:{port}", f"127.0.0.1:{port + 1}", "localhost", "",
+                 None, f"127.0.0.1.evil.example:{port}"):  # fmt: skip
+        assert ask(port, host)[0] == ask(port, host, "/version")[0] == 403
+
+
+def test_a_browser_that_goes_away_is_nothing_to_talk_about(live, capfd):
+    _, port = live
+    for _ in range(5):
+        with socket.create_connection(("127.0.0.1", port)) as gone:
+            gone.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+            gone.sendall(f"GET / HTTP/1.1\r\nHost: localhost:{port}\r\n\r\n".encode())
+    assert ask(port, f"localhost:{port}")[0] == 200
+    time.sleep(0.5)
+    assert capfd.readouterr().err == ""
+
+
+def test_a_store_that_is_damaged_while_it_is_watched(live):
+    store, port = live
+    host = f"localhost:{port}"
+    before = ask(port, host, "/version")[1]
+    graph = store.root / "graphs" / "x.json"
+    graph.write_text("<b>{")
+    status, page = ask(port, host)
+    assert status == 200 and "x.json is damaged" in page and "location.reload" in page
+    assert ask(port, host, "/version")[1] != before
+    graph.unlink()
+    assert "no results yet" in ask(port, host)[1]
+    shutil.rmtree(store.root)
+    assert "there is no store" in ask(port, host)[1]
+    assert ask(port, host, "/version")[0] == 200
+
+
+def test_interrupting_the_live_page_is_one_line(tmp_path):
+    Store.open(tmp_path / "store")
+    command = [sys.executable, "-m", "mithridate", "report", "--watch", "--port", "0", "--store"]
+    process = subprocess.Popen(
+        [*command, tmp_path / "store"], stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    )
+    assert b"http://127.0.0.1:" in process.stdout.readline()
+    process.send_signal(signal.SIGINT)
+    assert process.communicate(timeout=30)[1] == b"interrupted\n"
+    assert process.returncode == 130
+
+
+def test_a_port_that_is_taken_is_one_line(tmp_path, command):
+    Store.open(tmp_path / "store")
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        code, out, err = command("report", "--watch", "--port", port, "--store", tmp_path / "store")
+    assert (code, out, err.count("\n")) == (2, "", 1) and f"cannot serve on port {port}" in err
+
+
+def test_a_full_disk_is_one_line(finished, tmp_path, command, monkeypatch):
+    lines = {"$\\frac{ [TS]": [(1.0, 2.0), (2.0, 3.0)]}
+    for name in ("a.png", "a.pdf", "a.svg"):
+        lines_figure(lines, tmp_path / name, "$ $", "x", "y")
+    before = (tmp_path / "a.png").read_bytes()
+
+    def full(*args):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr("mithridate.files.os.fsync", full)
+    for name in ("a.png", "b.pdf"):
+        with pytest.raises(UserError, match="No space left"):
+            lines_figure(lines, tmp_path / name, "t", "x", "y")
+    room = Room(np.zeros(4), np.zeros((4, 5)), np.array([0, 1]), "a $\\room", 0.0)
+    with pytest.raises(UserError, match="No space left"):
+        draw_room(room, tmp_path / "room.svg")
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["a.pdf", "a.png", "a.svg"]
+    assert (tmp_path / "a.png").read_bytes() == before, "what was there is still there"
+    out = tmp_path / "report.html"
+    code, stdout, stderr = command("report", "--store", finished.root, "--out", out)
+    assert (code, stdout, stderr.count("\n")) == (2, "", 1) and not out.exists()
+
+
+@pytest.mark.parametrize("out", ["file/r.html", ".", "a\0b.html", 300 * "n" + ".html"])
+def test_a_place_where_no_report_can_be_written(out, finished, tmp_path, command, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "file").write_text("mine")
+    code, stdout, stderr = command("report", "--store", finished.root, "--out", out)
+    assert (code, stdout, stderr.count("\n")) == (2, "", 1)
+    assert os.listdir(tmp_path) == ["file"]
+
+
+def test_a_recipe_of_another_version_is_not_dropped_silently(finished, tmp_path, command):
+    store = Store(shutil.copytree(finished.root, tmp_path / "store"))
+    (path,) = (store.root / "graphs").iterdir()
+    path.write_text(path.read_text().replace('"recipe": "bandit_main"', '"recipe": "tomorrow"'))
+    code, _, stderr = command("report", "--store", store.root, "--out", tmp_path / "r.html")
+    assert code == 0 and "recipe 'tomorrow'" in stderr
+    assert "recipe &#39;tomorrow&#39;" in (tmp_path / "r.html").read_text()
+
+
+@pytest.mark.parametrize("y", [0.0, 1e-13, -1e-300, 1e12, 5e11])
+def test_charts_of_extreme_values(y):
+    view = CurveView('a"<b>', "x", "y", {"<i>": [(1.0, y), (2.0, 0.0)], "b": [(1.0, y)]})
+    chart = line_chart(view, 'c"><script>')
+    assert "nan" not in chart and "<script>" not in chart and "<i>" not in chart
 
 
 # In a browser ------------------------------------------------------------------------------------

@@ -10,6 +10,7 @@ import pytest
 
 from mithridate.errors import UserError
 from mithridate.experiments.store import OUT, Store
+from mithridate.experiments.upkeep import collect, empty_trash, garbage, trash, verify
 
 
 @pytest.fixture
@@ -17,16 +18,41 @@ def store(tmp_path) -> Store:
     return Store.open(tmp_path / "store")
 
 
-def put(store, name="evaluate-1", text="hello"):
-    (store.work(name) / OUT / "records.jsonl").write_text(json.dumps({"x": text}) + "\n")
+RECORD = {
+    "agent": "TS", "attacker": "none", "target": None, "environment": "bandit",
+    "metric": "cumulative regret", "eps": 0.0, "budget": 0.0, "norm": 0.0, "level": 0.4,
+    "level_budget": 3.0, "replication": 0, "mean": 10.0, "ci95": None, "tasks": 20,
+}  # fmt: skip
+
+
+def put(store, name="evaluate-1", agent="hello"):
+    out = store.work(name) / OUT
+    (out / "records.jsonl").write_text(json.dumps({**RECORD, "agent": agent}) + "\n")
+    (out / "curve.json").write_text(json.dumps({"step": [1, 2], "mean": [0.5, 1.0]}))
     return store.publish(name, {"kind": "evaluate", "config": {}, "inputs": {}}, 1.0)
+
+
+def ask_for(store, *names):
+    """A graph that has these stages."""
+    config = {"env": {"name": "bandit", "arms": 3, "horizon": 20}}
+    stages = [
+        {"name": n, "kind": n.partition("-")[0], "label": n, "config": config, "inputs": {}}
+        for n in names
+    ]
+    graph = {
+        "name": "r", "recipe": "bandit_main", "preset": "smoke", "seed": 0, "sets": [],
+        "replications": 1, "stages": stages, "trainings": [],
+        "cells": [n for n in names if n.startswith("evaluate")],
+    }  # fmt: skip
+    store.remember("r", graph)
+    return store.root / "graphs" / "r.json"
 
 
 def test_an_artifact_is_what_was_put_in(store):
     assert store.get("evaluate-1") is None
     artifact = put(store)
-    assert artifact.records() == [{"x": "hello"}]
-    assert Store(store.root).get("evaluate-1").manifest["seconds"] == 1.0
+    assert artifact.records() == [{**RECORD, "agent": "hello"}]
+    assert Store(store.root).get("evaluate-1").seconds == 1.0
     assert store.names() == ["evaluate-1"]
     assert not (store.root / "work" / "evaluate-1").exists()
 
@@ -46,18 +72,19 @@ def test_damage_is_found_and_never_used(store, damage):
     else:
         (path / "manifest.json").write_text("{")
     fresh = Store(store.root)
-    assert fresh.get("evaluate-1") is None
-    assert not path.exists() and len(list((store.root / "damaged").iterdir())) == 1
-    assert put(fresh).records() == [{"x": "hello"}]
+    assert fresh.get("evaluate-1") is None and "evaluate-1" in fresh.problems
+    assert path.exists() and not os.listdir(store.root / "damaged"), "reading changes nothing"
+    assert put(fresh).records() == [{**RECORD, "agent": "hello"}]
+    assert len(os.listdir(store.root / "damaged")) == 1 and fresh.problems == {}
 
 
 def test_verify_names_what_is_damaged(store):
     put(store, "evaluate-1")
     bad = put(store, "evaluate-2").path / "records.jsonl"
     bad.write_text("x")
-    problems = Store(store.root).verify()
-    assert problems == {"evaluate-2": "records.jsonl has the wrong size"}
-    assert Store(store.root).verify() == {}
+    for _ in range(2):
+        assert verify(store) == {"evaluate-2": "records.jsonl has the wrong size"}
+    assert store.names() == ["evaluate-1", "evaluate-2"]
 
 
 def test_a_claim_excludes_others_and_ends(store):
@@ -86,7 +113,7 @@ def test_who_was_taken_for_dead_leaves_the_successor_alone(store):
 
 
 def test_a_wrong_claim_time_is_a_user_error(store, monkeypatch):
-    for value in ("abc", "0", "-1"):
+    for value in ("abc", "0", "-1", "inf", "nan"):
         monkeypatch.setenv("MITHRIDATE_CLAIM_SECONDS", value)
         with pytest.raises(UserError, match="positive number"):
             Store(store.root)
@@ -135,7 +162,7 @@ def test_only_one_taker_of_a_dead_claim(store):
         winners = []
 
         def take(winners=winners):
-            if path := Store(store.root)._take("a-1"):
+            if path := Store(store.root).claims.take("a-1"):
                 winners.append(path)
 
         threads = [threading.Thread(target=take) for _ in range(8)]
@@ -150,10 +177,17 @@ def test_garbage_is_what_nobody_asked_for(store):
     put(store, "evaluate-1")
     put(store, "evaluate-2")
     store.work("train-3")
-    store.remember("r", {"stages": [{"name": "evaluate-1"}, {"name": "train-3"}]})
-    assert [p.name for p in store.garbage()] == ["evaluate-2"], "unfinished work is kept"
-    store.collect()
+    ask_for(store, "evaluate-1", "train-3")
+    assert [p.name for p in garbage(store)] == ["evaluate-2"], "unfinished work is kept"
+    collect(store)
     assert store.names() == ["evaluate-1"]
+    (taken,) = trash(store)
+    assert taken.parent.name == "artifacts" and (taken / "records.jsonl").exists()
+    taken.rename(store.root / "artifacts" / taken.name)
+    assert Store(store.root).get("evaluate-2") is not None, "it can be moved back"
+    collect(store)
+    empty_trash(store)
+    assert trash(store) == [] and store.names() == ["evaluate-1"]
 
 
 def test_a_place_that_is_no_store_is_left_alone(tmp_path):

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.table import Table
+from rich.text import Text
 
 from mithridate.commands.options import Json, Preset, print_json, wide_console
 from mithridate.errors import UserError
+from mithridate.files import shown
 
 if TYPE_CHECKING:
     from mithridate.experiments.stages import Stage
@@ -20,6 +23,8 @@ StoreDirectory = Annotated[
     Path, typer.Option("--store", help="Where results are kept.", metavar="DIR")
 ]
 DEFAULT_STORE = Path("store")
+FEW_STAGES = 40
+"""So many are shown one by one."""
 
 
 def reproduce(
@@ -53,7 +58,12 @@ def reproduce(
             "--shipped", help="Take shipped models where they are what a training would give."
         ),
     ] = False,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only show the stages.")] = False,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Only show what is done and what is to do.")
+    ] = False,
+    verbose: Annotated[
+        bool, typer.Option("--verbose", help="With --dry-run: every stage, however many.")
+    ] = False,
     list_them: Annotated[bool, typer.Option("--list", help="List the recipes.")] = False,
     as_json: Json = False,
 ) -> None:
@@ -64,7 +74,7 @@ def reproduce(
     """
     from mithridate.experiments.estimate import readable, seconds
     from mithridate.experiments.executors import check_executor, run_graph
-    from mithridate.experiments.plan import plan
+    from mithridate.experiments.plan import check_size, plan
     from mithridate.experiments.recipes import RECIPES, recipe_named
     from mithridate.experiments.stages import in_order, looks_shipped
     from mithridate.experiments.store import Store
@@ -81,13 +91,13 @@ def reproduce(
         return
     if recipe is None:
         raise UserError(f"which recipe? one of {', '.join(RECIPES)}, or all (see --list)")
-    check_executor(executor)
+    check_executor(executor, workers, address)
     wanted = list(RECIPES.values()) if recipe == "all" else [recipe_named(recipe)]
+    check_size(wanted, preset, replications)
     plans = [plan(one, preset, replications, seed, sets or ()) for one in wanted]
     stages = in_order([stage for one in plans for stage in one.stages()])
     if dry_run:
-        found = Store(store) if (store / "store.json").exists() else None
-        _show_stages(stages, found, shipped)
+        _show_stages(stages, Store.find(store), shipped, verbose)
         return
     opened = Store.open(store)
     for planned in plans:
@@ -109,24 +119,59 @@ def reproduce(
     print(f"next: mithridate report --store {store}")
 
 
-def _show_stages(stages: list[Stage], store: Store | None, shipped: bool) -> None:
+def _show_stages(stages: list[Stage], store: Store | None, shipped: bool, verbose: bool) -> None:
+    """What is done and what is to do: every stage if there are few or all are wanted, else how
+    many there are of each kind."""
     from mithridate.experiments.estimate import readable, seconds
+
+    states = {stage.name: _state(stage, store, shipped) for stage in stages}
+    open_states = ("to do", "running")
+    left = [stage for stage in stages if states[stage.name] in open_states]
+    rows: list[tuple[str, ...]] = []
+    if verbose or len(stages) <= FEW_STAGES:
+        heads = ("stage", "what it is", "state", "estimate")
+        for stage in stages:
+            mine = readable(seconds([stage], store)) if states[stage.name] in open_states else ""
+            rows.append((stage.name, stage.label, states[stage.name], mine))
+    else:
+        heads = ("kind", "state", "stages", "estimate")
+        groups: dict[tuple[str, str], list[Stage]] = {}
+        for stage in stages:
+            groups.setdefault((stage.kind, states[stage.name]), []).append(stage)
+        for (kind, state), some in groups.items():
+            time = readable(seconds(some, store)) if state in open_states else ""
+            rows.append((kind, state, str(len(some)), time))
+    table = Table(title="Stages")
+    for head in heads:
+        table.add_column(head, justify="right" if head in ("stages", "estimate") else "left")
+    for row in rows:
+        table.add_row(*map(Text, row))
+    wide_console().print(table)
+    if not verbose and len(stages) > FEW_STAGES:
+        print("every stage: --verbose")
+    print(f"{len(stages)} stages, {len(left)} to do, about {readable(seconds(left, store))}")
+    _warn(store)
+
+
+def _state(stage: Stage, store: Store | None, shipped: bool) -> str:
     from mithridate.experiments.stages import looks_shipped
 
-    table = Table(title="Stages")
-    for column in ("stage", "what it is", "state", "estimate"):
-        table.add_column(column)
-    left = []
-    for stage in stages:
-        done = store is not None and store.get(stage.name) is not None
-        running = store is not None and not done and store.claimed(stage.name)
-        taken = shipped and not done and looks_shipped(stage)
-        state = "done" if done else "running" if running else "shipped" if taken else "to do"
-        estimate = "" if done or taken else readable(seconds([stage], store))
-        table.add_row(stage.name, stage.label, state, estimate)
-        left += [] if done or taken else [stage]
-    wide_console().print(table)
-    print(f"{len(stages)} stages, {len(left)} to do, about {readable(seconds(left, store))}")
+    if store is not None and store.get(stage.name) is not None:
+        return "done"
+    if store is not None and store.claimed(stage.name):
+        return "running"
+    return "shipped" if shipped and looks_shipped(stage) else "to do"
+
+
+def _warn(store: Store | None) -> None:
+    """Say how many of the artifacts that were looked at are damaged."""
+    if store is not None and store.problems:
+        count = len(store.problems)
+        print(
+            f"warning: {count} damaged artifact{'s' * (count > 1)} left out; see "
+            "`mithridate store verify`, `mithridate reproduce` computes what is missing",
+            file=sys.stderr,
+        )
 
 
 def report(
@@ -143,16 +188,22 @@ def report(
 ) -> None:
     """Make one HTML page of everything in a store, with tables and figures as files beside it."""
     from mithridate.report.html import write_report
+    from mithridate.report.summary import omissions
     from mithridate.report.watch import server
 
     opened = _existing(store)
     if watch:
-        serving = server(opened, port)
-        print(f"http://127.0.0.1:{serving.server_port}/ (stop with Ctrl-C)", flush=True)
-        with serving:
-            serving.serve_forever()
+        with server(opened, port) as serving:
+            print(f"http://127.0.0.1:{serving.server_port}/ (stop with Ctrl-C)", flush=True)
+            try:
+                serving.serve_forever()
+            except KeyboardInterrupt:
+                print("interrupted", file=sys.stderr)
+                raise typer.Exit(130) from None
         return
     written = write_report(opened, out)
+    for text in omissions(opened):
+        print(f"warning: {text}", file=sys.stderr)
     print(written[0])
     if len(written) > 1:
         print(f"{len(written) - 1} files in {written[1].parent}")
@@ -168,12 +219,14 @@ def add_to(app: typer.Typer) -> None:
     app.add_typer(store_app, name="store")
 
 
-def _existing(path: Path) -> Any:
+def _existing(path: Path) -> Store:
+    """The store that is there; nothing is written."""
     from mithridate.experiments.store import Store
 
-    if not (path / "store.json").exists():
-        raise UserError(f"there is no store in {path}; `mithridate reproduce` makes one")
-    return Store.open(path)
+    found = Store.find(path)
+    if found is None:
+        raise UserError(f"there is no store in {shown(path)}; `mithridate reproduce` makes one")
+    return found
 
 
 @store_app.command("ls")
@@ -181,27 +234,33 @@ def store_ls(store: StoreDirectory = DEFAULT_STORE, as_json: Json = False) -> No
     """List finished artifacts."""
     opened = _existing(store)
     found = [a for name in opened.names() if (a := opened.get(name))]
+    _warn(opened)
     if as_json:
-        print_json({"artifacts": [{"name": a.name, **a.manifest} for a in found]})
+        print_json({"artifacts": [a.manifest.model_dump() for a in found]})
         return
     table = Table()
     for column in ("artifact", "what it is", "seconds", "kB"):
         table.add_column(column, justify="right" if column in ("seconds", "kB") else "left")
     for a in found:
-        size = sum(file["bytes"] for file in a.manifest["files"].values()) / 1000
-        table.add_row(a.name, a.manifest["label"], f"{a.seconds:.1f}", f"{size:.0f}")
+        size = sum(file.bytes for file in a.manifest.files.values()) / 1000
+        row = (a.name, a.manifest.label, f"{a.seconds:.1f}", f"{size:.0f}")
+        table.add_row(*map(Text, row))
     wide_console().print(table)
 
 
 @store_app.command("verify")
 def store_verify(store: StoreDirectory = DEFAULT_STORE) -> None:
-    """Check every artifact's checksums; damaged ones are set aside and will be recomputed."""
+    """Check every artifact, graph and claim; nothing is changed. Exit code 1 if one is damaged.
+
+    `mithridate reproduce` computes damaged artifacts again.
+    """
+    from mithridate.experiments.upkeep import verify
+
     opened = _existing(store)
-    count = len(opened.names())
-    problems = opened.verify()
+    problems = verify(opened)
     for name, problem in problems.items():
         print(f"damaged: {name}: {problem}")
-    print(f"{count} artifacts, {len(problems)} damaged")
+    print(f"{len(opened.names())} artifacts, {len(problems)} damaged")
     if problems:
         raise typer.Exit(1)
 
@@ -209,11 +268,26 @@ def store_verify(store: StoreDirectory = DEFAULT_STORE) -> None:
 @store_app.command("gc")
 def store_gc(
     store: StoreDirectory = DEFAULT_STORE,
+    empty: Annotated[
+        bool, typer.Option("--empty-trash", help="Remove for good what is in the trash.")
+    ] = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only show what would go.")] = False,
 ) -> None:
-    """Remove what no recipe that was run asks for, and what dead workers left behind."""
+    """Move to the trash what no recipe that was run asks for, and what dead workers left behind.
+
+    The trash is a folder in the store; `--empty-trash` removes what is in it.
+    """
+    from mithridate.experiments.upkeep import collect, empty_trash, garbage, trash
+
     opened = _existing(store)
-    found = opened.garbage() if dry_run else opened.collect()
+    if empty:
+        found = trash(opened) if dry_run else empty_trash(opened)
+        done = "removed for good"
+    else:
+        found = garbage(opened) if dry_run else collect(opened)
+        done = "moved to the trash"
     for path in found:
-        print(path.relative_to(opened.root))
-    print(f"{len(found)} {'would be ' if dry_run else ''}removed")
+        print(shown(path.relative_to(opened.root)))
+    print(f"{len(found)} {'would be ' if dry_run else ''}{done}")
+    if found and not empty and not dry_run:
+        print(f"to remove them for good: mithridate store gc --empty-trash --store {store}")

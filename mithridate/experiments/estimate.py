@@ -7,14 +7,17 @@ stages of the same kind in the store, once there are some, are better witnesses 
 
 from __future__ import annotations
 
+import math
 import time
 from functools import cache
 from typing import Any
 
 from mithridate.agents.resolve import Victim
 from mithridate.envs import make_env
-from mithridate.experiments.stages import INPUT, Stage
+from mithridate.errors import UserError
+from mithridate.experiments.stages import INPUT, Stage, parsed_config
 from mithridate.experiments.store import Store
+from mithridate.registry import AGENTS, parse_call
 
 LEARN = 2.7e-6
 """Seconds for a token of a training batch, at length 0; it grows with the length / 250."""
@@ -70,14 +73,24 @@ def work(stage: Stage) -> float:
     return _rolling(tasks * episodes, horizon, "victim" in stage.inputs)
 
 
+@cache
 def _episodes(agent: str) -> int:
-    """How many episodes of each task an agent lives through. Models, which are inputs, need one."""
-    return 1 if agent == INPUT else Victim(agent, [agent]).episodes()
+    """How many episodes of each task an agent lives through. Models, which are inputs, need one.
+    Only registered agents are made: the name may come from a file, and nobody's code is imported
+    for an estimate."""
+    if agent == INPUT or parse_call(agent)[0] not in AGENTS.names():
+        return 1
+    return Victim(agent, [agent]).episodes()
 
 
 def _streams(config: dict[str, Any]) -> int:
     """Where there are states, queries are a second stream through the model."""
-    return 1 if make_env(config["env"]["name"]).spec.n_states is None else 2
+    return _streams_in(config["env"]["name"])
+
+
+@cache
+def _streams_in(env: str) -> int:
+    return 1 if make_env(env).spec.n_states is None else 2
 
 
 def _learning(batches: dict[str, Any], steps: float) -> float:
@@ -100,26 +113,30 @@ def _witness(kind: str, store: Store | None) -> float | None:
     """Seconds per unit of finished stages of this kind, if there are any in the store."""
     if store is None:
         return None
-    return _finished(str(store.root)).get(kind)
+    return _finished(store).get(kind)
 
 
 @cache
-def _finished(root: str) -> dict[str, float]:
-    store = Store(root)
+def _finished(store: Store) -> dict[str, float]:
     spent: dict[str, float] = {}
     units: dict[str, float] = {}
     for name in store.names():
         artifact = store.get(name)
-        if artifact is None or artifact.manifest.get("shipped"):
+        if artifact is None or artifact.manifest.shipped:
             continue
-        inputs = artifact.manifest["inputs"]
-        stage = Stage(
-            artifact.manifest["kind"], "", artifact.manifest["config"],
-            dict.fromkeys(inputs, Stage("pretrain", "", {})),
-        )  # fmt: skip
-        spent[stage.kind] = spent.get(stage.kind, 0.0) + max(0.0, artifact.seconds - OVERHEAD)
-        units[stage.kind] = units.get(stage.kind, 0.0) + work(stage)
-    return {kind: spent[kind] / units[kind] for kind in spent if units[kind] > 0}
+        kind, inputs = artifact.manifest.kind, artifact.manifest.inputs
+        parts = dict.fromkeys(inputs, Stage("pretrain", "", {}))
+        stage = Stage(kind, "", artifact.manifest.config, parts)
+        try:
+            parsed_config(stage)
+            done = work(stage)
+        except (UserError, LookupError, TypeError, ValueError, ArithmeticError, AttributeError):
+            continue  # of another version, or from somebody who writes what he likes: no witness
+        if not 0 < done < math.inf:
+            continue
+        spent[kind] = spent.get(kind, 0.0) + max(0.0, artifact.seconds - OVERHEAD)
+        units[kind] = units.get(kind, 0.0) + done
+    return {kind: spent[kind] / units[kind] for kind in spent}
 
 
 @cache

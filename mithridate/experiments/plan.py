@@ -14,30 +14,22 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from mithridate.config import (
-    PRESETS,
-    AdversarialConfig,
-    AttackConfig,
-    Config,
-    DistillConfig,
-    EvaluateConfig,
-    PretrainConfig,
-    resolve,
-)
+from mithridate.config import PRESETS, resolve
 from mithridate.errors import UserError, unknown
 from mithridate.evaluation.checks import KINDS, trained_against
+from mithridate.experiments.formats import MANY_REPLICATIONS
 from mithridate.experiments.recipes import MODELS, Level, Recipe, Row
-from mithridate.experiments.stages import INPUT, Stage, in_order
+from mithridate.experiments.stages import CONFIGS, INPUT, Stage, in_order
+from mithridate.experiments.trials import try_stage
+from mithridate.files import shown
 
 OWNED = (
     "env", "seed", "eps", "budget", "start", "start_sha256", "rival", "rival_sha256", "target",
     "target_sha256", "attackers", "replications", "cell", "source", "source_sha256",
 )  # fmt: skip
 """Settings that follow from the recipe, the replication and the level."""
-STAGES: dict[str, type[Config]] = {
-    "pretrain": PretrainConfig, "distill": DistillConfig, "train": AdversarialConfig,
-    "attack": AttackConfig, "evaluate": EvaluateConfig,
-}  # fmt: skip
+LARGEST_SEED = 2**53
+MANY_CELLS = 1_000_000
 
 
 @dataclass(frozen=True)
@@ -81,6 +73,29 @@ class Plan:
         }  # fmt: skip
 
 
+def check_size(recipes: Sequence[Recipe], preset: str, replications: int | None) -> int:
+    """How many evaluations these stand for; a UserError if they would not fit into memory, or there
+    is no such preset."""
+    if preset not in PRESETS:
+        raise unknown("preset", shown(preset), PRESETS)
+    if replications is not None and not 1 <= replications <= MANY_REPLICATIONS:
+        raise UserError(
+            f"--replications must be at least 1 and at most {MANY_REPLICATIONS}, "
+            f"not {shown(replications)}"
+        )
+    found = 0
+    for recipe in recipes:
+        count = replications or recipe.replications[preset]
+        for level in recipe.levels:
+            found += len(recipe.columns(level)) * len(list(recipe.victims(level, preset, count)))
+    if found > MANY_CELLS:
+        raise UserError(
+            f"{found:,} evaluations are more than {MANY_CELLS:,}: lower --replications, or take "
+            "one recipe at a time"
+        )
+    return found
+
+
 def plan(
     recipe: Recipe,
     preset: str = "laptop",
@@ -88,12 +103,12 @@ def plan(
     seed: int = 0,
     sets: Sequence[str] = (),
 ) -> Plan:
-    """The stages of a recipe. `sets`: 'STAGE.KEY=VALUE', e.g. pretrain.steps=8000."""
-    if preset not in PRESETS:
-        raise unknown("preset", preset, PRESETS)
+    """The stages of a recipe. `sets`: 'STAGE.KEY=VALUE', e.g. pretrain.steps=8000. A UserError if
+    one of them could not be run: an unknown attacker, an agent that does not fit, …"""
+    check_size([recipe], preset, replications)
     count = recipe.replications[preset] if replications is None else replications
-    if count < 1:
-        raise UserError("--replications must be at least 1")
+    if not 0 <= seed <= LARGEST_SEED:
+        raise UserError(f"--seed must be from 0 to {LARGEST_SEED}, not {shown(seed)}")
     build = _Builder(recipe, preset, seed, _by_stage(sets))
     cells = tuple(
         build.cell(row, column, level, r, count)
@@ -111,16 +126,22 @@ def plan(
         build.picture(next(r for r in recipe.rows if r.label == label), column, count)
         for label, column in recipe.pictures
     )
+    # Replications differ in their seeds alone, so the first ones stand for all.
+    first = [cell for cell in cells if cell.config["cell"]["replication"] == 0]
+    for stage in in_order([*first, *pictures]):
+        try_stage(stage)
     return Plan(recipe, preset, count, seed, cells, trainings, pictures, tuple(sorted(sets)))
 
 
 def _by_stage(sets: Sequence[str]) -> dict[str, list[str]]:
-    result: dict[str, list[str]] = {kind: [] for kind in STAGES}
+    result: dict[str, list[str]] = {kind: [] for kind in CONFIGS}
     for text in sets:
+        if shown(text, len(text)) != text:
+            raise UserError(f"--set '{shown(text)}': without line breaks and control characters")
         kind, dot, rest = text.partition(".")
-        if not dot or kind not in STAGES:
+        if not dot or kind not in CONFIGS:
             raise UserError(
-                f"--set '{text}': begin with the stage, one of {', '.join(STAGES)}, "
+                f"--set '{text}': begin with the stage, one of {', '.join(CONFIGS)}, "
                 "e.g. pretrain.optimiser.learning_rate=0.0003"
             )
         field = re.split(r"[.=]", rest)[0]
@@ -136,11 +157,17 @@ class _Builder:
     def __init__(self, recipe: Recipe, preset: str, seed: int, sets: dict[str, list[str]]) -> None:
         self.recipe, self.preset, self.seed, self.sets = recipe, preset, seed, sets
         self._made: dict[tuple[Any, ...], Stage] = {}
+        self._resolved: dict[str, dict[str, Any]] = {}
 
     def _config(self, kind: str, **direct: Any) -> dict[str, Any]:
-        return resolve(
-            STAGES[kind], kind, self.recipe.environment, self.preset, self.sets[kind], **direct  # type: ignore[arg-type]
-        ).to_json()  # fmt: skip
+        """Resolved once for all seeds: a recipe has many replications."""
+        seed = direct.pop("seed", 0)
+        key = json.dumps([kind, direct], sort_keys=True)
+        if key not in self._resolved:
+            self._resolved[key] = resolve(
+                CONFIGS[kind], kind, self.recipe.environment, self.preset, self.sets[kind], **direct  # type: ignore[arg-type]
+            ).to_json()  # fmt: skip
+        return {**self._resolved[key], "seed": seed}
 
     def model(self, agent: str, level: Level, replication: int) -> Stage:
         key = ("model", agent, level, replication)

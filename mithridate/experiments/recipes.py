@@ -73,6 +73,7 @@ MODELS: dict[str, Model] = {
         {
             "eps": 0.4,
             "budget": 3.0,
+            "tasks": 200,  # the smallest share needs 50 for a single task, also in smoke
             "threats": [
                 {"attacker": f"adaptive({SLOW})", "share": 0.25},
                 {"attacker": f"adaptive({SLOW},tilt=0)", "share": 0.05},

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from functools import cache, cached_property
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 import torch
 
@@ -32,22 +32,29 @@ from mithridate.config import (
     parse,
 )
 from mithridate.envs import env_of
+from mithridate.errors import UserError
 from mithridate.evaluation.columns import Column
 from mithridate.evaluation.crossplay import evaluate_cell
 from mithridate.evaluation.episode import watch
-from mithridate.experiments.store import OUT, Artifact, Store
-from mithridate.files import write_atomic
+from mithridate.experiments import formats
+from mithridate.experiments.artifacts import Artifact
+from mithridate.experiments.store import OUT, Store
+from mithridate.files import read_json, read_text, write_atomic
 from mithridate.model.weights import find, load_model, zoo_names
 from mithridate.tensor_files import tensors_sha256
 from mithridate.training.adversarial import train_adversarially
 from mithridate.training.attack import LearnedAttack, attack
 from mithridate.training.distill import distill
 from mithridate.training.pretrain import pretrain
-from mithridate.training.run_directory import read_log
 
 Outcome = Literal["done", "computed", "busy"]
 INPUT = "(input)"
 """In a configuration, where one of the stage's inputs belongs."""
+MANY_SECONDS = 1e9
+CONFIGS: dict[str, type[Config]] = {
+    "pretrain": PretrainConfig, "distill": DistillConfig, "train": AdversarialConfig,
+    "attack": AttackConfig, "evaluate": EvaluateConfig,
+}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -91,6 +98,15 @@ class Stage:
         }  # fmt: skip
 
 
+def parsed_config(stage: Stage) -> Config:
+    """The stage's configuration; inputs are INPUT in it. A UserError if it is not valid."""
+    if "cell" not in stage.config:
+        return parse(CONFIGS[stage.kind], stage.config, stage.kind)
+    rest = {k: v for k, v in stage.config.items() if k != "cell"}
+    attacker = stage.config["cell"]["attacker"]
+    return parse(EvaluateConfig, {**rest, "attackers": [attacker]}, stage.kind)
+
+
 def in_order(targets: list[Stage]) -> list[Stage]:
     """All stages that the targets need, each once, inputs before what needs them."""
     found: dict[str, Stage] = {}
@@ -128,7 +144,11 @@ def _drop_foreign_run(stage: Stage, work: Path, inputs: dict[str, Artifact]) -> 
     """Drop unfinished work whose inputs had another path: the store was moved."""
     paths = sorted(str(artifact.path) for artifact in inputs.values())
     note = work / "inputs.json"
-    if note.exists() and json.loads(note.read_text()) != paths:
+    try:
+        fits = not note.exists() or read_json(note, "note") == paths
+    except UserError:
+        fits = False
+    if not fits:
         shutil.rmtree(work / "run", ignore_errors=True)
     write_atomic(note, json.dumps(paths))
 
@@ -136,15 +156,19 @@ def _drop_foreign_run(stage: Stage, work: Path, inputs: dict[str, Artifact]) -> 
 def _logged(work: Path) -> float:
     """Seconds that a training says it took, interrupted attempts included."""
     path = work / "run" / "log.jsonl"
-    if not path.exists():
+    try:
+        lines = formats.log(read_text(path, "log")) if path.exists() else []
+    except (UserError, ValueError):  # somebody else's: it says nothing about us
         return 0.0
-    return max((line.get("seconds", 0.0) for line in read_log(path)), default=0.0)
+    said = (line.get("seconds") or 0.0 for line in lines)
+    return max((seconds for seconds in said if 0 <= seconds < MANY_SECONDS), default=0.0)
 
 
 def _needed(store: Store, stage: Stage) -> Artifact:
     found = store.get(stage.name)
     if found is None:
-        raise LookupError(f"{stage.label} is needed but not done")
+        # Somebody has taken it away, or it was damaged, since it was seen last.
+        raise UserError(f"{stage.label} is needed and has gone; run again to compute it again")
     return found
 
 
@@ -180,8 +204,7 @@ def _cell(
 ) -> tuple[EvaluateConfig, Victim, Column, dict[str, Any]]:
     """Who meets whom in a cell."""
     cell: dict[str, Any] = stage.config["cell"]
-    rest = {k: v for k, v in stage.config.items() if k != "cell"}
-    config = parse(EvaluateConfig, {**rest, "attackers": [cell["attacker"]]})
+    config = cast(EvaluateConfig, parsed_config(stage))
     source = cell["victim"]
     if "victim" in inputs:
         source = str(inputs["victim"].path / "model.safetensors")
@@ -250,19 +273,23 @@ def _fitting(stage: Stage) -> Iterator[tuple[str, dict[str, Any]]]:
     trained."""
     if stage.kind not in SHIPPED:
         return
-    card_kind, kind = SHIPPED[stage.kind]
-    for name, card in _shipped_cards().items():
-        trained_by = card.get("stage_version", 1)
-        if (card["kind"], trained_by) != (card_kind, versions.STAGES[stage.kind]):
-            continue
-        training = parse(kind, card["training"]).to_json()  # fields that are new get their defaults
-        if _without_models(training) == _without_models(stage.config):
+    wanted = _without_models(stage.config)
+    for name, version, training in _shipped_trainings(stage.kind):
+        if version == versions.STAGES[stage.kind] and _without_models(training) == wanted:
             yield name, training
 
 
 @cache
-def _shipped_cards() -> dict[str, dict[str, Any]]:
-    return {name: load_model(name)[1] for name in zoo_names()}
+def _shipped_trainings(kind: str) -> list[tuple[str, int, dict[str, Any]]]:
+    """Of the shipped models of a kind: name, version of the code, configuration."""
+    card_kind, config = SHIPPED[kind]
+    cards = {name: load_model(name)[1] for name in zoo_names()}
+    return [
+        # Fields that are new get their defaults.
+        (name, card.get("stage_version", 1), parse(config, card["training"]).to_json())
+        for name, card in cards.items()
+        if card["kind"] == card_kind
+    ]
 
 
 def _copy_shipped(stage: Stage, work: Path, inputs: dict[str, Artifact]) -> bool:

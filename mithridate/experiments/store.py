@@ -2,303 +2,250 @@
 
     artifacts/<kind>-<key>/   finished: files and manifest.json with their checksums
     work/<kind>-<key>/        unfinished; whoever goes on with it starts from its checkpoint
-    claims/<kind>-<key>.<n>   who is working on it: touched every few seconds while alive
-    graphs/<recipe>.json      what was asked for, for reports and for `gc`
-    damaged/                  artifacts that failed their checksums; never used
+    claims/<kind>-<key>.<n>   who is working on it (claims.py)
+    graphs/<plan>.json        what was asked for, for reports and for `gc`
+    damaged/                  artifacts that were found damaged when they were computed again
+    trash/                    what `gc` took away (upkeep.py)
 
-An artifact appears by one rename, so there is no moment at which half of it can be seen. A claim
-that has not been touched for a while belongs to a dead worker; it is taken over by laying the next
-one, a file that only one of several takers can make.
+An artifact appears by one rename, so there is no moment at which half of it can be seen. Reading
+changes nothing: a damaged artifact counts as absent, and only who computes it again puts it aside.
+
+A store may come from anybody. Every name has a fixed form (formats.py), and every path is proved to
+lie inside the store, links resolved, before anything is read, moved or removed.
 """
 
 from __future__ import annotations
 
-import contextlib
-import hashlib
 import json
 import os
+import re
 import shutil
 import socket
-import threading
 import uuid
-from collections.abc import Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
 from mithridate.errors import UserError
-from mithridate.files import make_directory, write_atomic
+from mithridate.experiments import formats
+from mithridate.experiments.artifacts import MANIFEST, Artifact, check, listing, only_files
+from mithridate.experiments.claims import Claim, Claims
+from mithridate.experiments.formats import Graph, parsed, stage_name
+from mithridate.files import (
+    inside,
+    make_directory,
+    parse_json,
+    read_json_object,
+    reason,
+    shown,
+    write_atomic,
+)
 from mithridate.versions import versions
 
-MANIFEST = "manifest.json"
+FORMAT = 1
+MARKER = "store.json"
 OUT = "out"
-CLAIM_SECONDS = 30.0
-"""A claim that is older than this is a dead worker's."""
-
-
-@dataclass(frozen=True)
-class Artifact:
-    """A finished stage."""
-
-    name: str
-    path: Path
-    manifest: dict[str, Any]
-
-    @property
-    def seconds(self) -> float:
-        return float(self.manifest["seconds"])
-
-    def records(self) -> list[dict[str, Any]]:
-        """The lines of records.jsonl, if it has any."""
-        path = self.path / "records.jsonl"
-        if not path.exists():
-            return []
-        return [json.loads(line) for line in path.read_text().splitlines()]
-
-
-@dataclass(frozen=True)
-class Claim:
-    store: Store
-    name: str
-    path: Path
-
-    def held(self) -> bool:
-        """False if this process was taken for dead and somebody else has gone on."""
-        found = self.store._claims(self.name)
-        return bool(found) and found[-1] == self.path
-
-
-def _number(claim: Path) -> int:
-    return int(claim.suffix[1:])
+FOLDERS = ("artifacts", "work", "claims", "graphs", "damaged")
 
 
 class Store:
     def __init__(self, root: Path | str, claim_seconds: float | None = None) -> None:
-        self.root = Path(root).resolve()
-        self.claim_seconds = claim_seconds or _claim_seconds()
+        self.root = _place(root)
+        self.claims = Claims(lambda: self.folder("claims"), claim_seconds)
+        self.problems: dict[str, str] = {}
+        """What was found to be wrong with which artifact, so far."""
         self._verified: dict[str, Artifact] = {}
 
     @classmethod
+    def find(cls, root: Path | str) -> Store | None:
+        """The store that is there, None if nothing is there. A UserError if something else is, or
+        a store of another version. Nothing is written."""
+        path = _place(root)
+        try:
+            if not path.exists() or (path.is_dir() and not _visible(path)):
+                return None
+            found = path.is_dir() and os.path.lexists(path / MARKER)
+        except OSError as error:
+            raise UserError(f"cannot read --store {shown(root)}: {reason(error)}") from None
+        if not found:
+            raise UserError(f"{shown(root)} exists and is not a store; choose another --store")
+        try:
+            known = read_json_object(inside(path, MARKER), "file").get("format")
+            if type(known) is not int:
+                raise UserError(f"file {shown(path / MARKER)} is damaged: no format")
+        except UserError as error:
+            raise UserError(f"{error}; a store has a {MARKER} with {_marker()}") from None
+        if known != FORMAT:
+            raise UserError(
+                f"store {shown(root)} has format {known}, this version of mithridate reads "
+                f"{FORMAT}; use the version that made it, or choose another --store"
+            )
+        return cls(root)
+
+    @classmethod
     def open(cls, root: Path | str) -> Store:
-        """An existing store, or a new one in an empty place."""
-        path = Path(root)
-        marker = path / "store.json"
-        if not marker.exists():
-            foreign = path.exists() and (not path.is_dir() or any(_visible(path)))
-            if foreign and not marker.exists():  # it may have been made just now
-                raise UserError(f"{path} exists and is not a store; choose another --store")
-            make_directory(path)
-            write_atomic(marker, json.dumps({"format": 1}) + "\n")
-        for name in ("artifacts", "work", "claims", "graphs", "damaged"):
-            make_directory(path / name)
-        return cls(path)
+        """An existing store, or a new one in an empty place; it can be written to."""
+        store = cls.find(root)
+        if store is None:
+            store = cls(root)
+            make_directory(store.root)
+            write_atomic(store.root / MARKER, _marker() + "\n")
+        for name in FOLDERS:
+            make_directory(store.folder(name))
+        return store
+
+    def folder(self, name: str) -> Path:
+        """One of the store's folders; a UserError if a link, or anything else, is in its place."""
+        path = self.root / name
+        if path.is_symlink() or (path.exists() and not path.is_dir()):
+            raise UserError(
+                f"{shown(path)} is not a folder of the store's own; a store that has links in it "
+                "is not used: put the folder itself there, or choose another --store"
+            )
+        return path
+
+    def entry(self, folder: str, name: str) -> Path:
+        """A stage's place in one of the folders, which may be empty, or have a link in it."""
+        return self.folder(folder) / stage_name(name)
+
+    def listed(self, folder: str) -> list[str]:
+        """The names in one of the folders."""
+        path = self.folder(folder)
+        try:
+            return sorted(os.listdir(path))
+        except FileNotFoundError:
+            return []
+        except OSError as error:
+            raise UserError(f"cannot read {shown(path)}: {reason(error)}") from None
 
     # Artifacts -------------------------------------------------------------------------------
 
     def get(self, name: str) -> Artifact | None:
         """The finished artifact, its checksums verified; None if there is none, or a damaged one
-        (which is moved out of the way)."""
+        (then `problems` says what is wrong with it)."""
         if name in self._verified:
             return self._verified[name]
-        path = self.root / "artifacts" / name
-        if not path.is_dir():
+        path = self.entry("artifacts", name)
+        self.problems.pop(name, None)
+        if not os.path.lexists(path):
             return None
-        problem = check(path)
-        if problem is not None:
-            self._set_aside(path)
+        try:
+            manifest = check(path)
+        except ValueError as error:
+            self.problems[name] = str(error)
             return None
-        artifact = Artifact(name, path, json.loads((path / MANIFEST).read_text()))
+        artifact = Artifact(name, path, manifest)
         self._verified[name] = artifact
         return artifact
 
     def names(self) -> list[str]:
-        return sorted(p.name for p in (self.root / "artifacts").iterdir() if p.is_dir())
+        """Of all artifacts, the damaged ones included."""
+        return [n for n in self.listed("artifacts") if re.fullmatch(formats.STAGE, n)]
 
-    def _set_aside(self, path: Path) -> None:
-        with contextlib.suppress(OSError):  # somebody else was quicker
-            os.replace(path, self.root / "damaged" / f"{path.name}-{uuid.uuid4().hex[:8]}")
+    def _set_aside(self, folder: str, name: str) -> None:
+        """Move what is damaged out of the way; a link as it is. Only who has the claim does."""
+        target = self.folder("damaged") / f"{name}-{uuid.uuid4().hex[:8]}"
+        try:
+            os.rename(self.entry(folder, name), target)
+        except FileNotFoundError:
+            pass
+        except OSError as error:
+            raise UserError(f"cannot move {folder}/{name} away: {reason(error)}") from None
 
     def work(self, name: str) -> Path:
-        """Where an unfinished stage keeps its files; the results go to `out` there."""
-        path = self.root / "work" / name
+        """Where an unfinished stage keeps its files; the results go to `out` there. For who has
+        the claim: what was left there and cannot be ours is set aside."""
+        path = self.entry("work", name)
+        if os.path.lexists(path) and not only_files(path):
+            self._set_aside("work", name)
+        shutil.rmtree(path / OUT, ignore_errors=True)  # results of somebody who did not get through
         make_directory(path / OUT)
         return path
 
     def publish(self, name: str, description: dict[str, Any], seconds: float) -> Artifact:
-        """Turn what is in the work directory's `out` into the artifact; the rest is dropped."""
-        work = self.root / "work" / name / OUT
-        files = {
-            str(p.relative_to(work)): {"sha256": _sha256(p), "bytes": p.stat().st_size}
-            for p in sorted(work.rglob("*"))
-            if p.is_file() and p.name != MANIFEST
-        }
+        """Turn what is in the work directory's `out` into the artifact; the rest is dropped. For
+        who has the claim: a damaged artifact in its place is set aside."""
+        work = inside(self.root, "work", stage_name(name), OUT)
         manifest = {
-            **description, "files": files, "seconds": round(seconds, 3),
+            "name": name, **description, "files": listing(work), "seconds": round(seconds, 3),
             "host": socket.gethostname(), "versions": versions(),
         }  # fmt: skip
         write_atomic(work / MANIFEST, json.dumps(manifest, indent=2) + "\n")
-        target = self.root / "artifacts" / name
+        target = self.entry("artifacts", name)
+        self._verified.pop(name, None)
+        if os.path.lexists(target) and self.get(name) is None:
+            self._set_aside("artifacts", name)
         try:
             os.rename(work, target)
-        except OSError:  # it has appeared in the meantime
-            if not target.is_dir():
-                raise
+        except OSError as error:
+            if self.get(name) is None:  # otherwise it has appeared in the meantime
+                raise UserError(f"cannot write {shown(target)}: {reason(error)}") from None
         shutil.rmtree(work.parent, ignore_errors=True)
         found = self.get(name)
         if found is None:
-            raise UserError(f"artifact {name} was damaged while it was written; run again")
+            problem = self.problems.get(name, "it has gone")
+            raise UserError(f"artifact {name} was damaged while it was written: {problem}")
         return found
 
-    # Claims ----------------------------------------------------------------------------------
+    # Claims and graphs -----------------------------------------------------------------------
 
-    @contextmanager
-    def claim(self, name: str) -> Iterator[Claim | None]:
+    def claim(self, name: str) -> AbstractContextManager[Claim | None]:
         """A claim while this process has the stage to itself; None if somebody else has."""
-        path = self._take(name)
-        if path is None:
-            yield None
-            return
-        stop = threading.Event()
-        keeper = threading.Thread(target=self._keep, args=(path, stop), daemon=True)
-        keeper.start()
-        try:
-            yield Claim(self, name, path)
-        finally:
-            stop.set()
-            keeper.join()
-            for old in self._claims(name):  # those of the dead before us, and our own last
-                if _number(old) <= _number(path):
-                    old.unlink(missing_ok=True)
+        return self.claims.hold(name)
 
     def claimed(self, name: str) -> bool:
-        """Whether somebody alive is working on it."""
-        found = self._claims(name)
-        return bool(found) and self._age(found[-1]) < self.claim_seconds
-
-    def _claims(self, name: str) -> list[Path]:
-        """All claims ever laid to a stage and not lifted, the latest last."""
-        found = (self.root / "claims").glob(f"{name}.*")
-        return sorted(found, key=_number)
-
-    def _take(self, name: str) -> Path | None:
-        """Lay the next claim, unless the latest is alive. Of several takers of a dead one, all try
-        to make the same file, and only one of them can."""
-        found = self._claims(name)
-        if found and self._age(found[-1]) < self.claim_seconds:
-            return None
-        number = _number(found[-1]) + 1 if found else 0
-        path = self.root / "claims" / f"{name}.{number}"
-        try:
-            with path.open("x") as file:
-                file.write(f"{socket.gethostname()} {os.getpid()}\n")
-        except FileExistsError:
-            return None
-        # Somebody who saw no claim at all may have laid a lower one in the meantime: it goes first.
-        for other in self._claims(name):
-            if _number(other) < number and self._age(other) < self.claim_seconds:
-                path.unlink(missing_ok=True)
-                return None
-        return path
-
-    def _age(self, path: Path) -> float:
-        """Seconds since the claim was touched; infinite if it is gone. Measured against a file
-        written now, because a shared file system has a clock of its own."""
-        try:
-            touched = path.stat().st_mtime
-        except FileNotFoundError:
-            return float("inf")
-        probe = self.root / "claims" / f".now-{uuid.uuid4().hex}"
-        probe.touch()
-        now = probe.stat().st_mtime
-        probe.unlink(missing_ok=True)
-        return max(0.0, now - touched)
-
-    def _keep(self, path: Path, stop: threading.Event) -> None:
-        while not stop.wait(self.claim_seconds / 6):
-            with contextlib.suppress(OSError):
-                os.utime(path)
-
-    # Looking after it ------------------------------------------------------------------------
-
-    def verify(self) -> dict[str, str]:
-        """What is wrong with which artifact; those are set aside."""
-        problems = {}
-        for name in self.names():
-            path = self.root / "artifacts" / name
-            problem = check(path)
-            if problem is not None:
-                problems[name] = problem
-                self._set_aside(path)
-        return problems
+        """Whether somebody seems to be working on it; for who looks on."""
+        return self.claims.alive(name)
 
     def remember(self, name: str, graph: dict[str, Any]) -> None:
         """Keep what was asked for under `name`."""
-        write_atomic(self.root / "graphs" / f"{name}.json", json.dumps(graph, indent=1) + "\n")
+        text = json.dumps(graph) + "\n"
+        try:
+            if parsed(Graph, parse_json(text)).name != name:
+                raise ValueError("it has another name")
+        except ValueError as error:
+            raise UserError(f"the plan '{shown(name)}' cannot be kept: {error}") from None
+        if len(text) > formats.GRAPH_LIMIT:
+            raise UserError(f"the plan {name} has too many stages; lower --replications")
+        write_atomic(self.folder("graphs") / f"{name}.json", text)
 
-    def graphs(self) -> dict[str, dict[str, Any]]:
-        found = {}
-        for path in sorted((self.root / "graphs").glob("*.json")):
-            with contextlib.suppress(ValueError, OSError):
-                found[path.stem] = json.loads(path.read_text())
-        return found
+    def graphs(self) -> dict[str, Graph]:
+        """What was asked for. A UserError that names the file, if one is not a graph."""
+        return {graph.name: graph for name in self.graph_files() if (graph := self.graph(name))}
 
-    def garbage(self) -> list[Path]:
-        """What no graph asks for, and what dead workers left behind."""
-        wanted = {stage["name"] for graph in self.graphs().values() for stage in graph["stages"]}
-        found = [self.root / "artifacts" / name for name in self.names() if name not in wanted]
-        found += [
-            path
-            for path in (self.root / "work").iterdir()
-            if not self.claimed(path.name)
-            and (path.name not in wanted or (self.root / "artifacts" / path.name).exists())
-        ]
-        found += list((self.root / "damaged").iterdir())
-        found += [p for p in (self.root / "claims").iterdir() if self._age(p) > self.claim_seconds]
-        return found
+    def graph(self, file: str) -> Graph:
+        """One of them, by the name of its file."""
+        if formats.strangers([file], rf"{formats.PLAN}\.json"):
+            raise UserError(f"{shown(self.root / 'graphs' / file)} is no graph; move it away")
+        return formats.read_graph(inside(self.root, "graphs", file))
 
-    def collect(self) -> list[Path]:
-        """Remove the garbage."""
-        found = self.garbage()
-        for path in found:
-            if path.is_dir():
-                shutil.rmtree(path, ignore_errors=True)
-            else:
-                path.unlink(missing_ok=True)
-        return found
+    def graph_files(self) -> list[str]:
+        """Hidden files are what interrupted writing left."""
+        return [name for name in self.listed("graphs") if not name.startswith(".")]
+
+
+def _place(root: Path | str) -> Path:
+    """Where a store is, links resolved."""
+    text = str(root)
+    if shown(text, len(text)) != text:
+        raise UserError(f"--store '{shown(text)}': a name without control characters is needed")
+    try:
+        if os.path.islink(text) and not os.path.exists(text):
+            raise UserError(f"--store {shown(text)} is a link to nowhere; choose another")
+        os.stat(text)
+    except FileNotFoundError:
+        pass
+    except (OSError, ValueError) as error:
+        raise UserError(f"--store {shown(text)}: {reason(error)}") from None
+    try:
+        return Path(root).resolve()
+    except (OSError, ValueError, RuntimeError) as error:
+        raise UserError(f"--store {shown(text)}: {reason(error)}") from None
+
+
+def _marker() -> str:
+    return json.dumps({"format": FORMAT})
 
 
 def _visible(path: Path) -> list[str]:
     return [name for name in os.listdir(path) if not name.startswith(".")]
-
-
-def _claim_seconds() -> float:
-    text = os.environ.get("MITHRIDATE_CLAIM_SECONDS", str(CLAIM_SECONDS))
-    try:
-        value = float(text)
-    except ValueError:
-        value = 0.0
-    if not value > 0:
-        raise UserError(f"MITHRIDATE_CLAIM_SECONDS must be a positive number, not '{text}'")
-    return value
-
-
-def check(path: Path) -> str | None:
-    """What is wrong with the artifact in this directory, or None."""
-    try:
-        files = json.loads((path / MANIFEST).read_text())["files"]
-    except (OSError, ValueError, KeyError, TypeError):
-        return "the manifest is missing or damaged"
-    for name, expected in files.items():
-        try:
-            if (path / name).stat().st_size != expected["bytes"]:
-                return f"{name} has the wrong size"
-            if _sha256(path / name) != expected["sha256"]:
-                return f"{name} has the wrong content"
-        except OSError:
-            return f"{name} is missing"
-    return None
-
-
-def _sha256(path: Path) -> str:
-    return hashlib.sha256(path.read_bytes()).hexdigest()

@@ -34,18 +34,23 @@ def export(store: Store, directory: Path) -> list[Path]:
         write_atomic(path, "".join(json.dumps(record) + "\n" for record in section.records))
         written.append(path)
         for i, curve in enumerate(section.curves):
-            name = re.sub(r"[^a-z0-9]+", "-", curve.title.lower()).strip("-")
+            name = _slug(curve.title)
             for suffix in ("pdf", "png"):
                 path = directory / f"{section.name}-{i:02d}-{name}.{suffix}"
                 lines_figure(curve.lines, path, curve.title, curve.xlabel, curve.ylabel)
                 written.append(path)
         for i, room in enumerate(section.pictures):
-            name = re.sub(r"[^a-z0-9]+", "-", room.title.partition(",")[0].lower()).strip("-")
+            name = _slug(room.title.partition(",")[0])
             for suffix in ("svg", "png"):
                 path = directory / f"{section.name}-picture-{i:02d}-{name}.{suffix}"
                 draw_room(room, path)
                 written.append(path)
     return written
+
+
+def _slug(title: str) -> str:
+    """As a part of a file's name, of a length that every file system can take."""
+    return re.sub(r"[^a-z0-9]+", "-", title.lower()).strip("-")[:80]
 
 
 def as_csv(table: TableView) -> str:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import io
+import math
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -13,10 +15,11 @@ import torch
 from mithridate.errors import UserError
 from mithridate.evaluation.crossplay import Evaluation
 from mithridate.evaluation.statistics import over_replications
-from mithridate.files import make_directory
+from mithridate.files import make_directory, shown, write_atomic
 
 matplotlib.use("Agg")
 from matplotlib import pyplot as plt
+from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
 
@@ -26,9 +29,25 @@ def check_figure(path: Path, option: str = "--figure") -> None:
     plt.close()
     if path.suffix[1:].lower() not in known:
         raise UserError(
-            f"{option} {path}: the name must end in one of .{', .'.join(sorted(known))}"
+            f"{option} {shown(path)}: the name must end in one of .{', .'.join(sorted(known))}"
         )
     make_directory(path.parent)
+
+
+def save(figure: Figure, path: Path) -> None:
+    """Write the figure as what the path's name says, as a whole or not at all."""
+    data = io.BytesIO()
+    try:
+        figure.savefig(data, format=path.suffix[1:].lower(), dpi=150)
+    finally:
+        plt.close(figure)
+    make_directory(path.parent)
+    write_atomic(path, data.getvalue())
+
+
+def literal(text: str) -> str:
+    """A text that is shown as it is: between dollars there would be formulas."""
+    return text.replace("$", r"\$")
 
 
 def score_curves(evaluation: Evaluation, path: Path) -> None:
@@ -44,9 +63,7 @@ def score_curves(evaluation: Evaluation, path: Path) -> None:
     for axes in panels.flat[len(columns) :]:
         axes.set_visible(False)
     panels.flat[0].legend(frameon=False)
-    make_directory(path.parent)
-    figure.savefig(path, dpi=150)
-    plt.close(figure)
+    save(figure, path)
 
 
 def _score_panel(evaluation: Evaluation, column: str, axes: Any) -> None:
@@ -57,7 +74,7 @@ def _score_panel(evaluation: Evaluation, column: str, axes: Any) -> None:
             torch.stack([curve.ci95 for curve in replications]),
         )
         steps = torch.arange(1, len(middle) + 1)
-        (line,) = axes.plot(steps, middle, label=agent)
+        (line,) = axes.plot(steps, middle, label=literal(agent))
         axes.fill_between(
             steps, middle - band, middle + band, alpha=0.2, color=line.get_color(), linewidth=0
         )
@@ -67,7 +84,7 @@ def _score_panel(evaluation: Evaluation, column: str, axes: Any) -> None:
     if len(evaluation.columns()) == 1:
         count = f"{len({r.replication for r in evaluation.records})} × {first.tasks} tasks"
         title += f" ({count}, seed {first.seed}, mean ± 2 SEM)"
-    axes.set(xlabel="step", ylabel=first.metric, title=title)
+    axes.set(xlabel="step", ylabel=first.metric, title=literal(title))
     axes.title.set_fontsize(10)
     axes.spines[["top", "right"]].set_visible(False)
     axes.set_xlim(0, None)
@@ -91,13 +108,14 @@ TRAINING_LINES = (
 
 
 def training_lines(log: list[dict[str, Any]]) -> dict[str, list[tuple[float, float]]]:
-    """Points (round, score) of each line that the log has."""
+    """Points (round, score) of each line that the log has; what was not measured is left out."""
     lines: dict[str, list[tuple[float, float]]] = {}
     for line in log:
         for key, value in line.items():
             for pattern, label in TRAINING_LINES:
                 if re.fullmatch(pattern, key):
-                    lines.setdefault(label, []).append((float(line["step"]), float(value)))
+                    if value is not None and abs(value) < 1e12 and not math.isnan(value):
+                        lines.setdefault(label, []).append((float(line["step"]), float(value)))
                     break
     return lines
 
@@ -122,8 +140,8 @@ def lines_figure(
     figure, axes = plt.subplots(figsize=size, layout="constrained")
     for label, points in lines.items():
         if points:
-            axes.plot(*zip(*points, strict=True), label=label)
-    axes.set(xlabel=xlabel, ylabel=ylabel, title=title)
+            axes.plot(*zip(*points, strict=True), label=literal(label))
+    axes.set(xlabel=xlabel, ylabel=ylabel, title=literal(title))
     axes.title.set_fontsize(10)
     axes.spines[["top", "right"]].set_visible(False)
     axes.set_xlim(x_range(lines)[0], None)
@@ -133,6 +151,4 @@ def lines_figure(
         axes.legend(frameon=False, loc="center left", bbox_to_anchor=(1.0, 0.5))
     else:
         axes.legend(frameon=False)
-    make_directory(path.parent)
-    figure.savefig(path, dpi=150)
-    plt.close(figure)
+    save(figure, path)

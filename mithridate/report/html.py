@@ -11,18 +11,33 @@ from pathlib import Path
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
+from mithridate.errors import UserError
 from mithridate.evaluation.checks import trained_against
 from mithridate.evaluation.episode import Room
 from mithridate.experiments.estimate import readable
 from mithridate.experiments.store import Store
+from mithridate.files import make_directory, shown, write_atomic
 from mithridate.report.picture import room_svg
-from mithridate.report.summary import CellView, summarise
+from mithridate.report.summary import CellView, omissions, summarise
 from mithridate.report.svg import line_chart
 
 
 def render(store: Store, *, live: bool = False) -> str:
     """The page. `live`: it asks now and then whether it has changed, and reloads itself."""
     seen = fingerprint(store)  # before anything is read: what comes after is then noticed
+    sections = summarise(store)
+    return _environment().get_template("report.html.j2").render(
+        sections=sections, omissions=omissions(store), live=live, fingerprint=seen,
+        version=version("mithridate"),
+    )  # fmt: skip
+
+
+def render_problem(problem: str, seen: str) -> str:
+    """A live page that says why there is no other, until that has changed."""
+    return _environment().get_template("problem.html.j2").render(problem=problem, fingerprint=seen)
+
+
+def _environment() -> Environment:
     environment = Environment(
         loader=PackageLoader("mithridate.report", "templates"), autoescape=True,
         undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True,
@@ -35,16 +50,22 @@ def render(store: Store, *, live: bool = False) -> str:
     environment.globals["picture"] = picture
     environment.globals["column_title"] = column_title
     environment.globals["cell_style"] = cell_style
-    template = environment.get_template("report.html.j2")
-    return template.render(
-        sections=summarise(store), live=live, fingerprint=seen, version=version("mithridate")
-    )
+    return environment
 
 
 def fingerprint(store: Store) -> str:
-    """Changes whenever the page would."""
-    text = json.dumps([store.names(), store.graphs()], sort_keys=True)
+    """Changes whenever the page would, but for damage to an artifact that was there before."""
+    graphs = [(name, _touched(store.root / "graphs" / name)) for name in store.graph_files()]
+    text = json.dumps([store.names(), graphs])
     return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+def _touched(path: Path) -> list[int]:
+    try:
+        status = path.lstat()
+    except OSError:
+        return []
+    return [status.st_mtime_ns, status.st_size, status.st_ino]
 
 
 def picture(room: Room) -> str:
@@ -65,9 +86,11 @@ def cell_style(cell: CellView) -> str:
 
 def write_report(store: Store, path: Path) -> list[Path]:
     """The page, and beside it a folder with the tables (CSV, LaTeX) and figures (PDF, PNG)."""
-    from mithridate.files import make_directory, write_atomic
     from mithridate.report.exports import export
 
+    if not path.name:
+        raise UserError(f"--out {shown(path)}: the name of a file is needed")
+    page = render(store)
     make_directory(path.parent)
-    write_atomic(path, render(store))
+    write_atomic(path, page)
     return [path, *export(store, path.with_name(f"{path.stem}_files"))]

@@ -17,7 +17,7 @@ from matplotlib.lines import Line2D
 from matplotlib.patches import Circle, Polygon, Rectangle
 
 from mithridate.evaluation.episode import Room
-from mithridate.files import make_directory
+from mithridate.report.figures import literal, save
 
 COLOURS = "PuOr"
 MIDDLE, REACH = 0.17, 0.44
@@ -27,17 +27,16 @@ MIDDLE, REACH = 0.17, 0.44
 def room_svg(room: Room) -> str:
     """The picture as SVG, the same for the same room."""
     text = io.StringIO()
+    figure = _draw(room)
     with plt.rc_context({"svg.hashsalt": room.title}):
-        _draw(room).savefig(text, format="svg", metadata={"Date": None})
-    plt.close()
+        figure.savefig(text, format="svg", metadata={"Date": None})
+    plt.close(figure)
     return text.getvalue()
 
 
 def draw_room(room: Room, path: Path) -> None:
     """One file, of whatever kind its name says (.svg, .png, .pdf)."""
-    make_directory(path.parent)
-    _draw(room).savefig(path, dpi=150)
-    plt.close()
+    save(_draw(room), path)
 
 
 def _draw(room: Room) -> Figure:
@@ -48,7 +47,7 @@ def _draw(room: Room) -> Figure:
     _path(axes, room)
     axes.set(xlim=(-0.55, room.size - 0.45), ylim=(room.size - 0.45, -0.55), aspect="equal")
     axes.set_axis_off()
-    axes.set_title(room.title, fontsize=10)
+    axes.set_title(literal(room.title), fontsize=10)
     bar = figure.colorbar(ScalarMappable(norm, colours), ax=axes, shrink=0.7, pad=0.02)
     bar.set_label("mean offset of a poisoned reward", fontsize=9)
     seen = [

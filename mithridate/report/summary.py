@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 import re
 import statistics
@@ -11,7 +10,8 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from mithridate.config import EnvConfig, EvaluateConfig, parse
-from mithridate.envs import env_of
+from mithridate.envs import make_env
+from mithridate.errors import UserError
 from mithridate.evaluation.checks import (
     Cells,
     Flag,
@@ -21,11 +21,12 @@ from mithridate.evaluation.checks import (
     paired_difference,
 )
 from mithridate.evaluation.episode import Room
+from mithridate.experiments.artifacts import Artifact
+from mithridate.experiments.formats import Graph
 from mithridate.experiments.recipes import RECIPES, Level, Recipe
-from mithridate.experiments.store import Artifact, Store
+from mithridate.experiments.store import Store
 from mithridate.report.figures import training_lines
 from mithridate.report.paper import colour_range, orange, paper_value
-from mithridate.training.run_directory import read_log
 from mithridate.types import Metric
 
 ORACLES = ("posterior_oracle", "oracle")
@@ -123,38 +124,67 @@ class SectionView:
 
 
 def summarise(store: Store) -> list[SectionView]:
-    """A section for every recipe that was asked for, finished or not."""
-    found = []
-    for graph in store.graphs().values():
-        recipe = RECIPES.get(graph.get("recipe", ""))
-        if recipe is not None:
-            found.append(_section(store, recipe, graph))
+    """A section for every recipe that was asked for, finished or not. A UserError if what was asked
+    for cannot be read: a report that leaves something out should not look complete."""
+    return [
+        _section(store, RECIPES[graph.recipe], graph)
+        for graph in store.graphs().values()
+        if graph.recipe in RECIPES
+    ]
+
+
+def omissions(store: Store) -> list[str]:
+    """What the report of a store has to say about what is not in it; after `summarise`."""
+    found = [
+        f"{name} was asked for with the recipe '{graph.recipe}', which this version does not know; "
+        "it is left out"
+        for name, graph in store.graphs().items()
+        if graph.recipe not in RECIPES
+    ]
+    if store.problems:
+        some = ", ".join(sorted(store.problems)[:3])
+        more = ", …" if len(store.problems) > 3 else ""
+        are = "artifact is" if len(store.problems) == 1 else "artifacts are"
+        found.append(
+            f"{len(store.problems)} {are} damaged and left out ({some}{more}): see "
+            "`mithridate store verify`; `mithridate reproduce` computes them again"
+        )
     return found
 
 
-def _section(store: Store, recipe: Recipe, graph: dict[str, Any]) -> SectionView:
-    described = {stage["name"]: stage for stage in graph["stages"]}
+def _environment(recipe: Recipe, graph: Graph) -> EnvConfig:
+    """As the first stage has it."""
+    try:
+        env = parse(EvaluateConfig, {"env": graph.stages[0].config.get("env")}).env
+        if env.name != recipe.environment:
+            raise UserError(f"the recipe has the environment {recipe.environment}")
+    except UserError as error:
+        raise UserError(f"graph {graph.name} is damaged: {error}; move it away") from None
+    return env
+
+
+def _section(store: Store, recipe: Recipe, graph: Graph) -> SectionView:
+    described = {stage.name: stage for stage in graph.stages}
     artifacts = {name: a for name in described if (a := store.get(name)) is not None}
-    cells = [artifacts[name] for name in graph["cells"] if name in artifacts]
+    cells = [a for name in graph.cells if (a := artifacts.get(name)) and a.records()]
     records = [record for artifact in cells for record in artifact.records()]
-    env_json = next(s["config"]["env"] for s in described.values())
-    env = parse(EvaluateConfig, {"env": env_json}).env
-    metric = env_of(env).spec.metric
+    env = _environment(recipe, graph)
+    metric = make_env(recipe.environment).spec.metric
     stages = [
-        {**stage, "seconds": artifacts[name].seconds if name in artifacts else None,
-         "shipped": bool(name in artifacts and artifacts[name].manifest.get("shipped"))}
+        {**stage.model_dump(), "seconds": artifacts[name].seconds if name in artifacts else None,
+         "shipped": name in artifacts and artifacts[name].manifest.shipped}
         for name, stage in described.items()
     ]  # fmt: skip
     tables = [_table(recipe, env, metric, level, records, graph) for level in recipe.levels]
     return SectionView(
-        name=graph["name"], sets=graph["sets"], recipe=recipe, preset=graph["preset"],
-        replications=graph["replications"],
-        seed=graph["seed"], done=len(artifacts), total=len(described),
+        name=graph.name, sets=graph.sets, recipe=recipe, preset=graph.preset,
+        replications=graph.replications,
+        seed=graph.seed, done=len(artifacts), total=len(described),
         seconds=sum(a.seconds for a in artifacts.values()), metric=metric, tables=tables,
         curves=_curves(recipe, metric, cells, artifacts, graph), stages=stages, records=records,
         pictures=[
-            Room.from_json(json.loads((artifacts[name].path / "room.json").read_text()))
-            for name in graph.get("pictures", ()) if name in artifacts
+            Room.from_json(room.model_dump()) for name in graph.pictures
+            if name in artifacts and (room := artifacts[name].content("room.json"))
         ],
     )  # fmt: skip
 
@@ -165,13 +195,13 @@ def _table(
     metric: Metric,
     level: Level,
     records: Sequence[dict[str, Any]],
-    graph: dict[str, Any],
+    graph: Graph,
 ) -> TableView:
-    victims = recipe.victims(level, graph["preset"], graph["replications"])
+    victims = recipe.victims(level, graph.preset, graph.replications)
     labels = list(dict.fromkeys(row.label for row, _ in victims))
     here = [
         r for r in records
-        if r["level"] == level.eps and r.get("level_budget", level.budget) == level.budget
+        if r["level"] == level.eps and r.get("level_budget") in (None, level.budget)
     ]  # fmt: skip
     cells = Cells(here, metric.better)
     # The order of the paper: adaptive and learned attackers, random, structured, clean.
@@ -251,12 +281,12 @@ def _curves(
     metric: Metric,
     cells: Sequence[Artifact],
     artifacts: dict[str, Artifact],
-    graph: dict[str, Any],
+    graph: Graph,
 ) -> list[CurveView]:
     found = []
-    labels = {stage["name"]: re.sub(r" #\d+", "", stage["label"]) for stage in graph["stages"]}
+    labels = {stage.name: re.sub(r" #\d+", "", stage.label) for stage in graph.stages}
     groups: dict[str, list[Artifact]] = {}
-    for name in graph["trainings"]:
+    for name in graph.trainings:
         if name in artifacts:
             groups.setdefault(labels[name], []).append(artifacts[name])
     for label, trainings in groups.items():
@@ -268,11 +298,13 @@ def _curves(
     by_column: dict[str, dict[str, list[list[tuple[float, float]]]]] = {}
     for artifact in cells:
         record = artifact.records()[0]
-        points = json.loads((artifact.path / "curve.json").read_text())
-        line = list(zip(points["step"], points["mean"], strict=True))
+        points = artifact.content("curve.json")
+        if points is None:
+            continue
+        line = list(zip(points.step, points.mean, strict=True))
         column = column_of(record)
         if len(recipe.levels) > 1:
-            column += f", {Level(record['level'], record['level_budget'])}"
+            column += f", {Level(record['level'], record.get('level_budget') or 0.0)}"
         by_column.setdefault(column, {}).setdefault(record["agent"], []).append(line)
     for column, victims in by_column.items():
         name = "no attack" if column == "none" else column.replace("_", " ")
@@ -285,10 +317,8 @@ def _curves(
 def _training_lines(trainings: Sequence[Artifact]) -> dict[str, list[tuple[float, float]]]:
     lines: dict[str, list[list[tuple[float, float]]]] = {}
     for artifact in trainings:
-        path = artifact.path / "log.jsonl"
-        if path.exists():
-            for label, points in training_lines(read_log(path)).items():
-                lines.setdefault(label, []).append(points)
+        for label, points in training_lines(artifact.log()).items():
+            lines.setdefault(label, []).append(points)
     return {label: _average(found) for label, found in lines.items()}
 
 
@@ -298,12 +328,11 @@ def _attack_lines(
     """What attackers made of their targets, round by round: by level, then by target."""
     lines: dict[str, dict[str, list[list[tuple[float, float]]]]] = {}
     for name, label in labels.items():
-        if name in artifacts and artifacts[name].manifest["kind"] == "attack":
+        if name in artifacts and artifacts[name].manifest.kind == "attack":
             who, _, level = label.partition(", eps ")
             if who.startswith("kept"):
                 continue  # they learn as learned ones do
-            log = read_log(artifacts[name].path / "log.jsonl")
-            points = [(line["step"], line["score_mean"]) for line in log if "score_mean" in line]
+            points = training_lines(artifacts[name].log()).get("target", [])
             at_level = lines.setdefault(f"eps {level}", {})
             kind, _, target = who.partition(" attack on ")
             title = target if kind == "learned" else f"{kind.replace('_', ' ')}: {target}"

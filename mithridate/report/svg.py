@@ -14,6 +14,7 @@ COLOURS = 8
 
 def line_chart(view: CurveView, chart_id: str) -> str:
     """One chart with its legend and a description for screen readers; empty lines are left out."""
+    chart_id = escape(chart_id)
     lines = {label: line for label, line in view.lines.items() if line}
     points = [p for line in lines.values() for p in line]
     if not points:
@@ -62,7 +63,7 @@ def line_chart(view: CurveView, chart_id: str) -> str:
 
 def _ticks(low: float, high: float) -> list[float]:
     """Four to eight round numbers that cover the range."""
-    if high <= low:
+    if high - low < 1e-6:  # else ticks would be the same when they are rounded
         high = low + 1.0
     raw = (high - low) / 5
     unit = 10 ** math.floor(math.log10(raw))

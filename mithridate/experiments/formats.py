@@ -1,0 +1,276 @@
+"""The files of a store, as they may be. A store may come from anybody, so every name, number and
+text that is read from one is parsed here before it is used; what does not parse is damaged."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Annotated, Any, Literal, TypeVar
+
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, model_validator
+
+from mithridate.errors import UserError
+from mithridate.files import parse_json, read_text, shown
+from mithridate.registry import parse_call
+
+STAGE = r"[a-z][a-z_]{0,31}-[0-9a-f]{1,64}"
+"""The form of a stage's name, <kind>-<key>."""
+PLAN = r"[a-z0-9][a-z0-9_-]{0,150}"
+"""The form of a plan's name, which graphs and the report's files have."""
+CLAIM = rf"({STAGE})\.(0|[1-9][0-9]{{0,8}})"
+"""The form of a claim's file: the stage's name and a number."""
+FILE = r"[A-Za-z0-9][A-Za-z0-9_-]{0,60}(\.[A-Za-z0-9_-]{1,30}){0,3}"
+"""The form of the name of an artifact's file; there are no folders in artifacts."""
+GRAPH_LIMIT = 256 * 2**20
+"""Bytes of a graph's file."""
+FILE_LIMIT = 2**30
+"""Bytes of a file of an artifact."""
+MANY_REPLICATIONS = 1000
+DEEPEST = 20
+
+Model = TypeVar("Model", bound=BaseModel)
+
+
+def _shallow(value: Any, depth: int = 0) -> Any:
+    """Nobody nests settings deeply, and not everything that handles them could."""
+    if depth > DEEPEST:
+        raise ValueError("nested too deeply")
+    parts = value.values() if isinstance(value, Mapping) else value
+    if isinstance(value, Mapping | list):
+        for part in parts:
+            _shallow(part, depth + 1)
+    return value
+
+
+def _plain(text: str) -> str:
+    if shown(text, len(text)) != text:
+        raise ValueError("has control characters")
+    return text
+
+
+StageName = Annotated[str, Field(pattern=rf"^{STAGE}$")]
+Kind = Annotated[str, Field(pattern=r"^[a-z][a-z_]{0,31}$")]
+FileName = Annotated[str, Field(pattern=rf"^{FILE}$")]
+Label = Annotated[str, Field(max_length=500), AfterValidator(_plain)]
+Setting = Annotated[str, Field(max_length=100_000), AfterValidator(_plain)]
+Settings = Annotated[dict[str, Any], AfterValidator(_shallow)]
+Count = Annotated[int, Field(ge=0, le=2**62)]
+Score = Annotated[float, Field(ge=-1e12, le=1e12)]
+"""No honest score comes near the limits, and charts can be drawn of everything within."""
+Seconds = Annotated[float, Field(ge=0, le=1e10)]
+
+
+class _Parsed(BaseModel):
+    """No silent conversions. Unknown keys are left to the versions that know them."""
+
+    model_config = ConfigDict(strict=True, frozen=True, extra="ignore")
+
+
+class FileEntry(_Parsed):
+    sha256: Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
+    bytes: Annotated[int, Field(ge=0, le=FILE_LIMIT)]
+
+
+class Manifest(_Parsed):
+    """manifest.json of an artifact."""
+
+    model_config = ConfigDict(strict=True, frozen=True, extra="allow")
+
+    name: StageName
+    kind: Kind
+    label: Label = ""
+    config: Settings
+    inputs: dict[Kind, StageName]
+    files: Annotated[dict[FileName, FileEntry], Field(max_length=100)]
+    seconds: Seconds
+    shipped: bool = False
+
+    @model_validator(mode="after")
+    def _consistent(self) -> Manifest:
+        _shallow(self.model_extra)
+        missing = [name for name in REQUIRED.get(self.kind, ()) if name not in self.files]
+        if missing:
+            raise ValueError(f"{missing[0]} is not among its files")
+        return self
+
+
+MODEL = ("model.safetensors", "model.json")
+REQUIRED: dict[str, tuple[str, ...]] = {
+    "pretrain": MODEL, "distill": MODEL, "train": MODEL,
+    "attack": ("attackers.safetensors", "log.jsonl"),
+    "evaluate": ("records.jsonl", "curve.json"), "picture": ("room.json",),
+}  # fmt: skip
+"""What others need of an artifact of each kind."""
+
+
+class StageEntry(_Parsed):
+    """A stage in a graph's file."""
+
+    name: StageName
+    kind: Kind
+    label: Label
+    config: Settings
+    inputs: dict[Kind, StageName]
+
+    @model_validator(mode="after")
+    def _consistent(self) -> StageEntry:
+        if not self.name.startswith(f"{self.kind}-"):
+            raise ValueError(f"a stage of kind {self.kind} cannot be called {self.name}")
+        return self
+
+
+class Graph(_Parsed):
+    """graphs/<plan>.json: what was asked for."""
+
+    name: Annotated[str, Field(pattern=rf"^{PLAN}$")]
+    recipe: Label
+    preset: Literal["smoke", "laptop", "paper"]
+    seed: Count
+    sets: list[Setting]
+    replications: Annotated[int, Field(ge=1, le=MANY_REPLICATIONS)]
+    stages: Annotated[list[StageEntry], Field(min_length=1)]
+    cells: list[StageName]
+    trainings: list[StageName]
+    pictures: list[StageName] = []
+
+    @model_validator(mode="after")
+    def _consistent(self) -> Graph:
+        known = {stage.name for stage in self.stages}
+        for name in (*self.cells, *self.trainings, *self.pictures):
+            if name not in known:
+                raise ValueError(f"{name} is not among its stages")
+        return self
+
+
+class RecordLine(_Parsed):
+    """A line of records.jsonl: what reports read of it."""
+
+    agent: Label
+    attacker: Label
+    target: Label | None
+    environment: Label
+    metric: Label
+    eps: Score
+    budget: Score
+    norm: Score
+    level: Score
+    level_budget: Score | None = None
+    replication: Annotated[int, Field(ge=0, lt=MANY_REPLICATIONS)]
+    mean: Score
+    ci95: Score | None
+    tasks: Count
+
+    @model_validator(mode="after")
+    def _consistent(self) -> RecordLine:
+        try:
+            parse_call(self.attacker, "attacker")
+        except UserError as error:
+            raise ValueError(str(error)) from None
+        return self
+
+
+class Points(_Parsed):
+    """curve.json: the score over time."""
+
+    step: Annotated[list[Score], Field(max_length=10_000)]
+    mean: Annotated[list[Score], Field(max_length=10_000)]
+
+    @model_validator(mode="after")
+    def _consistent(self) -> Points:
+        if len(self.step) != len(self.mean):
+            raise ValueError("as many steps as means are needed")
+        return self
+
+
+class RoomFile(_Parsed):
+    """room.json: an episode to draw. A room is a square of cells, with five actions in each."""
+
+    rewards: Annotated[list[Score], Field(min_length=1, max_length=2500)]
+    offsets: list[Annotated[list[Score], Field(min_length=5, max_length=5)]]
+    path: Annotated[list[Count], Field(min_length=1, max_length=100_000)]
+    title: Label
+    score: Score
+
+    @model_validator(mode="after")
+    def _consistent(self) -> RoomFile:
+        cells = len(self.rewards)
+        if round(cells**0.5) ** 2 != cells or len(self.offsets) != cells:
+            raise ValueError("not a square of cells with offsets for each")
+        if max(self.path) >= cells:
+            raise ValueError("the path leaves the room")
+        return self
+
+
+class LogLine(_Parsed):
+    """A line of log.jsonl: the step, and any number of values."""
+
+    model_config = ConfigDict(strict=True, frozen=True, extra="allow")
+    __pydantic_extra__: dict[str, float | None]
+
+    step: Count
+
+
+def parsed(model: type[Model], value: Any) -> Model:
+    """`value` as a `model`; a ValueError of one line if it is none."""
+    try:
+        return model.model_validate(value)
+    except ValidationError as error:
+        first = error.errors(include_url=False, include_input=False)[0]
+        where = ".".join(str(part) for part in first["loc"])
+        said = first["msg"].removeprefix("Value error, ")
+        raise ValueError(shown(f"'{where}': {said}" if where else said)) from None
+
+
+def records(text: str) -> list[dict[str, Any]]:
+    """The lines of records.jsonl."""
+    lines = [parse_json(line) for line in text.splitlines()]
+    for line in lines:
+        _shallow(line)
+        parsed(RecordLine, line)
+    if not lines:
+        raise ValueError("there is no record")
+    return lines
+
+
+def log(text: str) -> list[dict[str, Any]]:
+    """The lines of log.jsonl. What could not be measured is not a number there."""
+    lines = [parse_json(line, nan=True) for line in text.splitlines()]
+    for line in lines:
+        parsed(LogLine, line)
+    return lines
+
+
+CONTENTS: dict[str, Callable[[str], Any]] = {
+    "records.jsonl": records,
+    "log.jsonl": log,
+    "curve.json": lambda text: parsed(Points, parse_json(text)),
+    "room.json": lambda text: parsed(RoomFile, parse_json(text)),
+}
+"""What an artifact's files must be, by their names. Weights are looked at when they are loaded."""
+
+
+def read_graph(path: Path) -> Graph:
+    """A graph's file, or a UserError that names it."""
+    text = read_text(path, "graph", GRAPH_LIMIT)
+    try:
+        graph = parsed(Graph, parse_json(text))
+        if graph.name != path.stem:
+            raise ValueError(f"it calls itself {graph.name}")
+    except ValueError as error:
+        raise UserError(
+            f"graph {shown(path)} is damaged: {error}; run its recipe again, or move the file away"
+        ) from None
+    return graph
+
+
+def stage_name(text: str) -> str:
+    """`text`, which has the form of a stage's name, or a UserError."""
+    if not re.fullmatch(STAGE, text):
+        raise UserError(f"'{shown(text)}' is not the name of a stage")
+    return text
+
+
+def strangers(names: Sequence[str], pattern: str) -> list[str]:
+    """Those that do not have the form; hidden ones are leftovers of interrupted writing."""
+    return [n for n in names if not n.startswith(".") and not re.fullmatch(pattern, n)]

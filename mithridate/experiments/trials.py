@@ -1,0 +1,84 @@
+"""What a stage's configuration gets wrong is found before anything is computed or written: agents
+and attackers that do not exist, that do not fit the environment, or that cannot do what is asked of
+them. Models that the stage is given are not there yet; everything else is tried out."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from functools import cache
+from typing import Any, cast
+
+from mithridate.agents.resolve import make_agent
+from mithridate.attackers.budget import make_attacker
+from mithridate.config import AdversarialConfig, AttackConfig, Config, DistillConfig, EvaluateConfig
+from mithridate.envs import env_of
+from mithridate.errors import UserError
+from mithridate.experiments.stages import INPUT, Stage, parsed_config
+from mithridate.files import parse_json
+from mithridate.rng import Rng
+from mithridate.training import adversarial, attack, distill
+from mithridate.training.trial import try_out
+from mithridate.types import Agent, Attacker, Secrets
+
+
+def try_stage(stage: Stage) -> None:
+    """Raise a UserError if the stage could not be run."""
+    config = {k: v for k, v in stage.config.items() if k not in ("seed", "cell")}
+    cell = {k: v for k, v in stage.config.get("cell", {}).items() if k in ("victim", "attacker")}
+    problem = _problem(stage.kind, json.dumps([config, cell]), tuple(stage.inputs))
+    if problem is not None:
+        raise UserError(f"{stage.label}: {problem}")
+
+
+@cache
+def _problem(kind: str, text: str, inputs: tuple[str, ...]) -> str | None:
+    """What is wrong with stages of this configuration."""
+    try:
+        config, cell = parse_json(text)
+        if cell:
+            config["cell"] = cell
+        nothing = Stage("pretrain", "", {})
+        parsed = parsed_config(Stage(kind, "", config, dict.fromkeys(inputs, nothing)))
+        agents, attackers = _parties(parsed, cell, inputs)
+        try_out(env_of(parsed.env), agents, attackers)  # type: ignore[attr-defined]
+    except (UserError, ValueError) as error:
+        return str(error)
+    return None
+
+
+def _parties(
+    config: Config, cell: dict[str, Any], inputs: tuple[str, ...]
+) -> tuple[Iterable[Agent | None], Iterable[Attacker | None]]:
+    """The agents and attackers that a stage makes."""
+    if isinstance(config, EvaluateConfig):
+        victim = None if cell["victim"] == INPUT else make_agent(cell["victim"])[1]
+        named = cell["attacker"]
+        known = "attack" in inputs or named == "none"
+        attacker = None if known else make_attacker(named, config.budget)
+        if hasattr(victim, "reveal"):
+            env = env_of(config.env)
+            tasks = env.sample_tasks(1, Rng(0))
+            victim.reveal(Secrets(env, tasks, config.eps, attacker))  # type: ignore[union-attr]
+        return [victim], [attacker]
+    if isinstance(config, AttackConfig):
+        if config.target == INPUT:
+            attacker = attack._attacker(config)
+            if not hasattr(attacker, "update"):
+                raise UserError(f"attacker '{config.attacker}' does not learn")
+            return [], [attacker]
+        return [make_agent(attack.with_fingerprint(config).target)[1]], [attack._attacker(config)]
+    if isinstance(config, DistillConfig):
+        source = make_agent(distill.with_fingerprint(config).source)[1]
+        return [source], [distill._attacker(config)]
+    if isinstance(config, AdversarialConfig):
+        return _targets(config), [a for _, a in adversarial._population(config)[0].parts]
+    return [], []
+
+
+def _targets(config: AdversarialConfig) -> list[Agent | None]:
+    """Whom a training's attackers chase, without the models that it is given."""
+    given = [adversarial.START, *([] if config.rival is None else [adversarial.RIVAL])]
+    there = tuple(t for t in config.threats if t.target not in given)
+    trimmed = config.model_copy(update={"threats": there})
+    return adversarial._targets(trimmed, env_of(config.env), cast(Any, None))
