@@ -1,6 +1,6 @@
 """SIGKILL at random moments: the same command, started again, ends with the same result.
 
-python scripts/crash.py [--kills 300] [--seed 0] [--only NAME] [--cold] [--json]
+python scripts/crash.py [--kills 300] [--seed 0] [--only NAME …] [--cold] [--json]
 
 A trial starts a command, kills its process group a few times, lets it finish, and compares what it
 made with an undisturbed run: tensors bit for bit, records and logs but for times, no file more or
@@ -160,7 +160,7 @@ def work(chosen: argparse.Namespace) -> int:
     base = jail.check_inside()
     _warm_up()
     lab = Lab(base, chosen.cold)
-    names = [chosen.only] if chosen.only else list(SCENARIOS)
+    names = chosen.only or list(SCENARIOS)
     total = sum(SCENARIOS[name].weight for name in names)
     tallies = {}
     for name in names:
@@ -172,6 +172,7 @@ def work(chosen: argparse.Namespace) -> int:
             number += 1
         tallies[name] = tally
         print(f"{name}: {tally.kills} kills, {sum(tally.wrong.values())} wrong", file=sys.stderr)
+    _drop_semaphores()
     print(_json(tallies) if chosen.json else _table(tallies))
     return int(any(tally.wrong for tally in tallies.values()))
 
@@ -187,6 +188,13 @@ def _warm_up() -> None:
     torch.optim.AdamW([torch.zeros(1, requires_grad=True)])
     with contextlib.redirect_stdout(io.StringIO()):
         run(["evaluate", "bandit", "--agents", "ts", "--preset", "smoke"])
+
+
+def _drop_semaphores() -> None:
+    """Killed pools of processes leave theirs behind. In the jail, whatever is nobody's is ours."""
+    for path in Path("/dev/shm").glob("sem.mp-*") if os.geteuid() == jail.NOBODY else ():
+        with contextlib.suppress(OSError):
+            path.unlink()
 
 
 def _json(tallies: dict[str, Tally]) -> str:
@@ -208,7 +216,7 @@ def main(arguments: list[str]) -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--kills", type=int, default=300, help="in all commands together")
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--only", choices=sorted(SCENARIOS))
+    parser.add_argument("--only", action="append", choices=sorted(SCENARIOS), help="repeatable")
     parser.add_argument("--cold", action="store_true", help="a new interpreter every time")
     parser.add_argument("--json", action="store_true", help="print one document")
     chosen = parser.parse_args(arguments)
