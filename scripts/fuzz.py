@@ -53,10 +53,14 @@ def main(arguments: list[str]) -> int:
         print("not root: working in a throw-away directory, with your own rights", file=sys.stderr)
     words = [str(Path(w).resolve()) if Path(w).exists() else w for w in arguments]
     with jail.throw_away_tree() as base, tempfile.TemporaryFile("w+") as results:
-        code = jail.run_inside(base, Path(__file__).resolve(), words, results.fileno())
+        code, stopped = None, False
+        try:
+            code = jail.run_inside(base, Path(__file__).resolve(), words, results.fileno())
+        except KeyboardInterrupt:  # what was found so far counts
+            stopped = True
         results.seek(0)
         summary = Summary.read(results)
-    if not summary.finished:
+    if not summary.finished and not stopped:
         print(f"error: the fuzzer itself failed (exit code {code})", file=sys.stderr)
         return 4
     if not chosen.no_save and chosen.cases:

@@ -43,6 +43,8 @@ class Summary:
     def read(cls, lines: IO[str]) -> Summary:
         summary = cls()
         for text in lines:
+            if not text.endswith("\n"):  # it was stopped while it wrote
+                break
             line = json.loads(text)
             if "finished" in line:
                 summary.finished = True
