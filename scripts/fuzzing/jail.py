@@ -85,7 +85,8 @@ def run_inside(
     if os.geteuid() == 0:
         command = ["setpriv", f"--reuid={NOBODY}", f"--regid={NOBODY}", "--clear-groups",
                    "--no-new-privs", "--pdeathsig=KILL", f"--inh-caps={READ_ALL}",
-                   f"--ambient-caps={READ_ALL}", f"--bounding-set={READ_ALL}", *command]  # fmt: skip
+                   f"--ambient-caps={READ_ALL}", f"--bounding-set={READ_ALL}",
+                   *command]  # fmt: skip
     environment = {**os.environ, **_surroundings(base)}
     kept: tuple[int, ...] = ()
     if results is not None:
