@@ -1,6 +1,6 @@
 """SIGKILL at random moments: the same command, started again, ends with the same result.
 
-python scripts/crash.py [--kills 300] [--seed 0] [--only NAME …] [--cold] [--json]
+python scripts/crash.py [--kills 300] [--seed 0] [--only NAME …] [--cold] [--sweep] [--json]
 
 A trial starts a command, kills its process group a few times, lets it finish, and compares what it
 made with an undisturbed run: tensors bit for bit, records and logs but for times, no file more or
@@ -83,6 +83,7 @@ class Lab:
         return Undisturbed(seconds, scenario.progress(folder), events, scenario.result(folder))
 
     def trial(self, scenario: Scenario, calm: Undisturbed, random: Random, tally: Tally) -> None:
+        """A few kills at random moments, and the end."""
         folder = self.folder()
         moments = []
         for _ in range(random.randint(1, 4)):
@@ -92,8 +93,22 @@ class Lab:
             tally.late += not killed
             if not killed:
                 break
+        self._finish(scenario, calm, folder, tally, ", ".join(moments))
+
+    def sweep(self, scenario: Scenario, calm: Undisturbed, tally: Tally) -> None:
+        """One kill before each change that the command makes to the file system, and the end."""
+        for number in range(1, calm.events + 1):
+            folder = self.folder()
+            killed = self._kill_before(scenario, folder, number)
+            tally.kills += killed
+            tally.late += not killed
+            self._finish(scenario, calm, folder, tally, f"before change {number}")
+
+    def _finish(
+        self, scenario: Scenario, calm: Undisturbed, folder: Path, tally: Tally, history: str
+    ) -> None:
+        """The same command, now left alone, and what came of it all."""
         tally.trials += 1
-        history = ", ".join(moments)
         running = start(scenario.words, folder, self.cold)
         if not running.wait(PATIENCE):
             running.kill()
@@ -120,10 +135,7 @@ class Lab:
         kind = random.choice(("time", "progress") if self.cold else ("time", "progress", "event"))
         if kind == "event":
             number = random.randint(1, max(1, calm.events))
-            running = start(scenario.words, folder, self.cold, number)
-            if not running.wait(PATIENCE):
-                running.kill()
-            return f"before change {number}", running.end() < 0
+            return f"before change {number}", self._kill_before(scenario, folder, number)
         running = start(scenario.words, folder, self.cold)
         if kind == "time":  # log-uniform: beginnings are short and full of files
             seconds = calm.seconds * 10 ** random.uniform(-2.5, 0)
@@ -139,6 +151,13 @@ class Lab:
             moment = f"at stage {stage}"
         running.kill()
         return moment, running.end() < 0
+
+    @staticmethod
+    def _kill_before(scenario: Scenario, folder: Path, change: int) -> bool:
+        running = start(scenario.words, folder, cold=False, event=change)
+        if not running.wait(PATIENCE):
+            running.kill()
+        return running.end() < 0
 
     def _command(self, folder: Path, tally: Tally, history: str, name: str) -> None:
         running = start(("store", name, "--store", "store"), folder, cold=False)
@@ -171,8 +190,12 @@ def work(chosen: argparse.Namespace) -> int:
     for name in names:
         scenario, tally = SCENARIOS[name], Tally()
         calm = lab.undisturbed(scenario)
+        if chosen.sweep:
+            lab.sweep(scenario, calm, tally)
         number = 0
-        while tally.kills < max(1, round(chosen.kills * scenario.weight / total)):
+        while not chosen.sweep and tally.kills < max(
+            1, round(chosen.kills * scenario.weight / total)
+        ):
             lab.trial(scenario, calm, Random(f"{chosen.seed}/{name}/{number}"), tally)
             number += 1
         tallies[name] = tally
@@ -223,8 +246,11 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--only", action="append", choices=sorted(SCENARIOS), help="repeatable")
     parser.add_argument("--cold", action="store_true", help="a new interpreter every time")
+    parser.add_argument("--sweep", action="store_true", help="one kill before each change to files")
     parser.add_argument("--json", action="store_true", help="print one document")
     chosen = parser.parse_args(arguments)
+    if chosen.cold and chosen.sweep:
+        parser.error("--sweep counts changes from inside the process: it cannot be --cold")
     if jail.inside():
         return work(chosen)
     if reason := jail.reason_not_to_run():

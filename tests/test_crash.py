@@ -22,7 +22,7 @@ COMMANDS = ("pretrain", "attack", "reproduce")
 def tallies():
     only = [word for name in COMMANDS for word in ("--only", name)]
     done = subprocess.run(
-        [sys.executable, str(ROOT / "scripts" / "crash.py"), "--kills", "15", "--json", *only],
+        [sys.executable, str(ROOT / "scripts" / "crash.py"), "--kills", "12", "--json", *only],
         capture_output=True, text=True, timeout=600,
     )  # fmt: skip
     assert done.returncode in (0, 1), done.stderr[-3000:]

@@ -117,10 +117,11 @@ def _tell(
         print(json.dumps(document, indent=1)[:6000], file=sys.stderr)
     for failure in failures:
         key = (failure.kind, failure.place)
+        again = name if ":" in name else f"tests/fuzz_corpus/{name}.json"
         if key not in _SEEN:
             _SEEN.add(key)
             print(f"{failure.kind}: {failure.place}: {failure.detail[:160]!r}\n"
-                  f"  python scripts/fuzz.py --replay {name}", file=sys.stderr)  # fmt: skip
+                  f"  python scripts/fuzz.py --replay {again}", file=sys.stderr)  # fmt: skip
 
 
 _SEEN: set[tuple[str, str]] = set()
