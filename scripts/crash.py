@@ -1,6 +1,6 @@
 """SIGKILL at random moments: the same command, started again, ends with the same result.
 
-python scripts/crash.py [--kills 300] [--seed 0] [--only NAME] [--cold] [--json]
+python scripts/crash.py [--kills 300] [--seed 0] [--only NAME …] [--cold] [--sweep] [--json]
 
 A trial starts a command, kills its process group a few times, lets it finish, and compares what it
 made with an undisturbed run: tensors bit for bit, records and logs but for times, no file more or
@@ -25,7 +25,7 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
-from crashing.processes import Running, start
+from crashing.processes import CLAIM_SECONDS, Running, start
 from crashing.scenarios import SCENARIOS, Scenario, differences
 from fuzzing import jail
 
@@ -83,6 +83,7 @@ class Lab:
         return Undisturbed(seconds, scenario.progress(folder), events, scenario.result(folder))
 
     def trial(self, scenario: Scenario, calm: Undisturbed, random: Random, tally: Tally) -> None:
+        """A few kills at random moments, and the end."""
         folder = self.folder()
         moments = []
         for _ in range(random.randint(1, 4)):
@@ -92,8 +93,22 @@ class Lab:
             tally.late += not killed
             if not killed:
                 break
+        self._finish(scenario, calm, folder, tally, ", ".join(moments))
+
+    def sweep(self, scenario: Scenario, calm: Undisturbed, tally: Tally) -> None:
+        """One kill before each change that the command makes to the file system, and the end."""
+        for number in range(1, calm.events + 1):
+            folder = self.folder()
+            killed = self._kill_before(scenario, folder, number)
+            tally.kills += killed
+            tally.late += not killed
+            self._finish(scenario, calm, folder, tally, f"before change {number}")
+
+    def _finish(
+        self, scenario: Scenario, calm: Undisturbed, folder: Path, tally: Tally, history: str
+    ) -> None:
+        """The same command, now left alone, and what came of it all."""
         tally.trials += 1
-        history = ", ".join(moments)
         running = start(scenario.words, folder, self.cold)
         if not running.wait(PATIENCE):
             running.kill()
@@ -103,10 +118,15 @@ class Lab:
         if code != 0:
             last = (said.strip().splitlines() or [""])[-1]
             return tally.blame(f"exit code {code}: {_plain(last, folder)}", history)
-        for difference in differences(scenario.result(folder), calm.result):
-            tally.blame(_plain(difference, folder), history)
+        wrong = differences(scenario.result(folder), calm.result)
         if scenario.store:
-            self._verify(folder, tally, history)
+            self._command(folder, tally, history, "verify")
+            if wrong:  # `gc` is for what dead workers left behind
+                time.sleep(CLAIM_SECONDS + 0.2)
+                self._command(folder, tally, history, "gc")
+                wrong = differences(scenario.result(folder), calm.result)
+        for difference in wrong:
+            tally.blame(_plain(difference, folder), history)
 
     def _disturb(
         self, scenario: Scenario, folder: Path, calm: Undisturbed, random: Random
@@ -115,10 +135,7 @@ class Lab:
         kind = random.choice(("time", "progress") if self.cold else ("time", "progress", "event"))
         if kind == "event":
             number = random.randint(1, max(1, calm.events))
-            running = start(scenario.words, folder, self.cold, number)
-            if not running.wait(PATIENCE):
-                running.kill()
-            return f"before change {number}", running.end() < 0
+            return f"before change {number}", self._kill_before(scenario, folder, number)
         running = start(scenario.words, folder, self.cold)
         if kind == "time":  # log-uniform: beginnings are short and full of files
             seconds = calm.seconds * 10 ** random.uniform(-2.5, 0)
@@ -135,10 +152,17 @@ class Lab:
         running.kill()
         return moment, running.end() < 0
 
-    def _verify(self, folder: Path, tally: Tally, history: str) -> None:
-        running = start(("store", "verify", "--store", "store"), folder, cold=False)
+    @staticmethod
+    def _kill_before(scenario: Scenario, folder: Path, change: int) -> bool:
+        running = start(scenario.words, folder, cold=False, event=change)
+        if not running.wait(PATIENCE):
+            running.kill()
+        return running.end() < 0
+
+    def _command(self, folder: Path, tally: Tally, history: str, name: str) -> None:
+        running = start(("store", name, "--store", "store"), folder, cold=False)
         if running.end() != 0:
-            tally.blame("the store does not verify", history)
+            tally.blame(f"store {name} fails", history)
 
     @staticmethod
     def _must(running: Running) -> None:
@@ -160,18 +184,23 @@ def work(chosen: argparse.Namespace) -> int:
     base = jail.check_inside()
     _warm_up()
     lab = Lab(base, chosen.cold)
-    names = [chosen.only] if chosen.only else list(SCENARIOS)
+    names = chosen.only or list(SCENARIOS)
     total = sum(SCENARIOS[name].weight for name in names)
     tallies = {}
     for name in names:
         scenario, tally = SCENARIOS[name], Tally()
         calm = lab.undisturbed(scenario)
+        if chosen.sweep:
+            lab.sweep(scenario, calm, tally)
         number = 0
-        while tally.kills < max(1, round(chosen.kills * scenario.weight / total)):
+        while not chosen.sweep and tally.kills < max(
+            1, round(chosen.kills * scenario.weight / total)
+        ):
             lab.trial(scenario, calm, Random(f"{chosen.seed}/{name}/{number}"), tally)
             number += 1
         tallies[name] = tally
         print(f"{name}: {tally.kills} kills, {sum(tally.wrong.values())} wrong", file=sys.stderr)
+    _drop_semaphores()
     print(_json(tallies) if chosen.json else _table(tallies))
     return int(any(tally.wrong for tally in tallies.values()))
 
@@ -187,6 +216,13 @@ def _warm_up() -> None:
     torch.optim.AdamW([torch.zeros(1, requires_grad=True)])
     with contextlib.redirect_stdout(io.StringIO()):
         run(["evaluate", "bandit", "--agents", "ts", "--preset", "smoke"])
+
+
+def _drop_semaphores() -> None:
+    """Killed pools of processes leave theirs behind. In the jail, whatever is nobody's is ours."""
+    for path in Path("/dev/shm").glob("sem.mp-*") if os.geteuid() == jail.NOBODY else ():
+        with contextlib.suppress(OSError):
+            path.unlink()
 
 
 def _json(tallies: dict[str, Tally]) -> str:
@@ -208,10 +244,13 @@ def main(arguments: list[str]) -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--kills", type=int, default=300, help="in all commands together")
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--only", choices=sorted(SCENARIOS))
+    parser.add_argument("--only", action="append", choices=sorted(SCENARIOS), help="repeatable")
     parser.add_argument("--cold", action="store_true", help="a new interpreter every time")
+    parser.add_argument("--sweep", action="store_true", help="one kill before each change to files")
     parser.add_argument("--json", action="store_true", help="print one document")
     chosen = parser.parse_args(arguments)
+    if chosen.cold and chosen.sweep:
+        parser.error("--sweep counts changes from inside the process: it cannot be --cold")
     if jail.inside():
         return work(chosen)
     if reason := jail.reason_not_to_run():

@@ -26,7 +26,7 @@ DRIVERS = ("arguments", "models", "attackers", "runs", "stores", "api", "text")
 
 def options(arguments: list[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--cases", type=int, default=10_000, help="in all drivers together")
+    parser.add_argument("--cases", type=int, help="in all drivers together (default 10000)")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--only", choices=DRIVERS)
     parser.add_argument("--minutes", type=float, help="stop after so long")
@@ -34,7 +34,10 @@ def options(arguments: list[str]) -> argparse.Namespace:
     parser.add_argument("--replay", action="append", help="a case's name, file, or folder of files")
     parser.add_argument("--json", action="store_true", help="print one document")
     parser.add_argument("--no-save", action="store_true", help="do not save failures")
-    return parser.parse_args(arguments)
+    chosen = parser.parse_args(arguments)
+    if chosen.cases is None:
+        chosen.cases = 0 if chosen.replay else 10_000
+    return chosen
 
 
 def main(arguments: list[str]) -> int:
@@ -50,13 +53,17 @@ def main(arguments: list[str]) -> int:
         print("not root: working in a throw-away directory, with your own rights", file=sys.stderr)
     words = [str(Path(w).resolve()) if Path(w).exists() else w for w in arguments]
     with jail.throw_away_tree() as base, tempfile.TemporaryFile("w+") as results:
-        code = jail.run_inside(base, Path(__file__).resolve(), words, results.fileno())
+        code, stopped = None, False
+        try:
+            code = jail.run_inside(base, Path(__file__).resolve(), words, results.fileno())
+        except KeyboardInterrupt:  # what was found so far counts
+            stopped = True
         results.seek(0)
         summary = Summary.read(results)
-    if not summary.finished:
+    if not summary.finished and not stopped:
         print(f"error: the fuzzer itself failed (exit code {code})", file=sys.stderr)
         return 4
-    if not chosen.no_save and not chosen.replay:
+    if not chosen.no_save and chosen.cases:
         summary.save(CORPUS / "found")
     print(summary.as_json() if chosen.json else summary.as_table())
     return 1 if summary.failures else 0

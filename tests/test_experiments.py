@@ -477,7 +477,10 @@ def test_interrupted_it_ends_in_one_line_and_goes_on(executor, finished, tmp_pat
     os.killpg(process.pid, signal.SIGINT)
     out, err = process.communicate(timeout=60)
     assert (process.returncode, out) == (130, b"")
-    assert err == b"error: interrupted; the same command goes on from there\n"
+    assert (
+        err
+        == b"error: interrupted: finished stages are kept; the same command goes on from there\n"
+    )
     assert os.listdir(store / "claims") == [], "nobody has to wait for the dead"
     finish(reproduce(store))
     assert records_of(store) == records_of(finished.root)

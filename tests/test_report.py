@@ -271,7 +271,7 @@ def test_interrupting_the_live_page_is_one_line(tmp_path):
     )
     assert b"http://127.0.0.1:" in process.stdout.readline()
     process.send_signal(signal.SIGINT)
-    assert process.communicate(timeout=30)[1] == b"interrupted\n"
+    assert process.communicate(timeout=30)[1] == b"error: interrupted\n"
     assert process.returncode == 130
 
 

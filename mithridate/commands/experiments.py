@@ -195,11 +195,7 @@ def report(
     if watch:
         with server(opened, port) as serving:
             print(f"http://127.0.0.1:{serving.server_port}/ (stop with Ctrl-C)", flush=True)
-            try:
-                serving.serve_forever()
-            except KeyboardInterrupt:
-                print("interrupted", file=sys.stderr)
-                raise typer.Exit(130) from None
+            serving.serve_forever()
         return
     written = write_report(opened, out)
     for text in omissions(opened):

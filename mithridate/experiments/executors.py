@@ -67,7 +67,7 @@ def run_graph(
             with contextlib.redirect_stdout(sys.stderr):
                 run_on_ray(frontier, store, shipped, watcher, address)
     except (KeyboardInterrupt, Interrupted):
-        raise Interrupted("interrupted") from None
+        raise Interrupted("finished stages are kept") from None
 
 
 def _inline(frontier: Frontier, store: Store, shipped: bool, watcher: Watcher) -> None:

@@ -17,10 +17,14 @@ import traceback
 from dataclasses import dataclass
 from pathlib import Path
 
+from fuzzing.jail import die_with_parent
+
 EVENTS = ("open", "os.rename", "os.mkdir", "os.remove", "os.rmdir", "os.chmod", "os.truncate",
           "os.utime", "os.link")  # fmt: skip
 """Calls to the system that change files."""
-ENVIRONMENT = {"MITHRIDATE_CLAIM_SECONDS": "1.0", "OMP_NUM_THREADS": "1",
+CLAIM_SECONDS = 1.0
+"""After which a dead worker's claim lapses: long before the 30 seconds of the default."""
+ENVIRONMENT = {"MITHRIDATE_CLAIM_SECONDS": str(CLAIM_SECONDS), "OMP_NUM_THREADS": "1",
                "OMP_WAIT_POLICY": "passive"}  # fmt: skip
 
 
@@ -77,6 +81,7 @@ def _be_the_command(words: tuple[str, ...], folder: Path, output: Path, event: i
     code = 1
     try:
         os.setsid()
+        die_with_parent()
         handle = os.open(output, os.O_WRONLY)
         os.dup2(handle, 1)
         os.dup2(handle, 2)

@@ -54,4 +54,6 @@ def apportion(cases: int, only: str | None) -> dict[str, int]:
     """How many cases each driver has."""
     if only is not None:
         return {only: cases}
+    if cases == 0:
+        return {}
     return {driver: max(1, cases * share // 100) for driver, share in SHARES.items()}

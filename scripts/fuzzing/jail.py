@@ -9,6 +9,7 @@ works in the tree only; that is said, for it is less.
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import os
 import resource
 import shutil
@@ -24,6 +25,7 @@ NOBODY = 65534
 READ_ALL = "-all,+dac_read_search"
 MEMORY = 6 * 2**30
 """Bytes of address space for a case: what asks for more would not be refused by every machine."""
+PR_SET_PDEATHSIG = 1
 TREE, RESULTS = "MITHRIDATE_FUZZ_TREE", "MITHRIDATE_FUZZ_RESULTS"
 
 
@@ -82,8 +84,9 @@ def run_inside(
     command = [sys.executable, str(script), *arguments]
     if os.geteuid() == 0:
         command = ["setpriv", f"--reuid={NOBODY}", f"--regid={NOBODY}", "--clear-groups",
-                   "--no-new-privs", f"--inh-caps={READ_ALL}", f"--ambient-caps={READ_ALL}",
-                   f"--bounding-set={READ_ALL}", *command]  # fmt: skip
+                   "--no-new-privs", "--pdeathsig=KILL", f"--inh-caps={READ_ALL}",
+                   f"--ambient-caps={READ_ALL}", f"--bounding-set={READ_ALL}",
+                   *command]  # fmt: skip
     environment = {**os.environ, **_surroundings(base)}
     kept: tuple[int, ...] = ()
     if results is not None:
@@ -106,6 +109,12 @@ def _surroundings(base: Path) -> Mapping[str, str]:
         "OMP_NUM_THREADS": "1", "OMP_WAIT_POLICY": "passive", "CUDA_VISIBLE_DEVICES": "",
         "PYTHONHASHSEED": "0", "COLUMNS": "200", "NO_COLOR": "1", "PYTHONUNBUFFERED": "1",
     }  # fmt: skip
+
+
+def die_with_parent() -> None:
+    """For a forked process in a session of its own: nobody else would end it."""
+    with contextlib.suppress(OSError, AttributeError):  # there is no such thing outside Linux
+        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
 def limit_resources() -> None:

@@ -18,7 +18,7 @@ from pathlib import Path
 
 from fuzzing import decoys
 from fuzzing.decoys import Place
-from fuzzing.jail import RESULTS, limit_resources
+from fuzzing.jail import RESULTS, die_with_parent, limit_resources
 from fuzzing.judge import judge, place_of
 from fuzzing.operations import furnish
 from fuzzing.plans import Ending, Failure, Plan
@@ -84,6 +84,7 @@ class Runner:
         code = 1
         try:
             os.setsid()
+            die_with_parent()
             if RESULTS in os.environ:
                 os.close(int(os.environ[RESULTS]))
             said = os.open(self._said, os.O_WRONLY)

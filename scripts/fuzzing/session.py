@@ -10,6 +10,7 @@ import os
 import sys
 import time
 from collections.abc import Iterator
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -32,9 +33,8 @@ def work(chosen: argparse.Namespace) -> int:
         _run(["report", "--store", str(base / "templates" / "store"), "--out", "warm.html"])
     found = templates.Templates(base / "templates")
     runner = Runner(base, chosen.hang)
-    named = _replayed(chosen, found) if chosen.replay else _generated(chosen, found)
     failed = False
-    for name, plan in named:
+    for name, plan in chain(_replayed(chosen, found), _generated(chosen, found)):
         line: dict[str, Any] = {"name": name, "driver": plan.driver, "what": plan.what}
         if (done := runner.run(plan)) is None:
             line |= {"seconds": 0.0, "outcome": "void", "failures": []}
@@ -67,7 +67,7 @@ def _generated(chosen: argparse.Namespace, found: templates.Templates) -> Iterat
 
 
 def _replayed(chosen: argparse.Namespace, found: templates.Templates) -> Iterator[Named]:
-    for word in chosen.replay:
+    for word in chosen.replay or ():
         path = Path(word)
         if path.is_dir() or path.is_file():
             for file in sorted(path.glob("*.json")) if path.is_dir() else [path]:
@@ -112,17 +112,16 @@ def _tell(
     name: str, plan: Plan, ending: Ending, failures: list[Failure], chosen: argparse.Namespace
 ) -> None:
     """On standard error: each new fault as it is found; for a replay, everything."""
-    if chosen.replay:
+    if chosen.replay and not chosen.cases and not Path(chosen.replay[0]).is_dir():
         document: dict[str, Any] = {"plan": plan.to_json(), "ending": vars(ending)}
-        print(f"{name}: {plan.what}", file=sys.stderr)
-        if not Path(chosen.replay[0]).is_dir():
-            print(json.dumps(document, indent=1)[:6000], file=sys.stderr)
+        print(json.dumps(document, indent=1)[:6000], file=sys.stderr)
     for failure in failures:
         key = (failure.kind, failure.place)
+        again = name if ":" in name else f"tests/fuzz_corpus/{name}.json"
         if key not in _SEEN:
             _SEEN.add(key)
             print(f"{failure.kind}: {failure.place}: {failure.detail[:160]!r}\n"
-                  f"  python scripts/fuzz.py --replay {name}", file=sys.stderr)  # fmt: skip
+                  f"  python scripts/fuzz.py --replay {again}", file=sys.stderr)  # fmt: skip
 
 
 _SEEN: set[tuple[str, str]] = set()

@@ -35,12 +35,16 @@ class Summary:
     """By driver and kind."""
     seconds: Counter[str] = field(default_factory=Counter)
     faults: dict[tuple[str, str], Fault] = field(default_factory=dict)
+    names: dict[str, list[str]] = field(default_factory=dict)
+    """What is wrong with each case that failed."""
     finished: bool = False
 
     @classmethod
     def read(cls, lines: IO[str]) -> Summary:
         summary = cls()
         for text in lines:
+            if not text.endswith("\n"):  # it was stopped while it wrote
+                break
             line = json.loads(text)
             if "finished" in line:
                 summary.finished = True
@@ -54,6 +58,8 @@ class Summary:
         self.outcomes[driver, line["outcome"]] += 1
         self.seconds[driver] += line["seconds"]
         for failure in line["failures"]:
+            said = f"{failure['kind']}: {failure['place']}: {failure['detail'][:200]}"
+            self.names.setdefault(line["name"], []).append(said)
             self.failures[driver, failure["kind"]] += 1
             key = failure["kind"], failure["place"]
             if key in self.faults:
@@ -86,7 +92,8 @@ class Summary:
             for driver, count in self.cases.items()
         }  # fmt: skip
         faults = [vars(fault) for fault in self._sorted()]
-        return json.dumps({"drivers": drivers, "faults": faults}, indent=1)
+        document = {"drivers": drivers, "faults": faults, "failed": self.names}
+        return json.dumps(document, indent=1)
 
     def as_table(self) -> str:
         kinds = [kind for kind in KINDS if any(self.failures[d, kind] for d in self.cases)]
