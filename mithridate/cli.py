@@ -166,7 +166,9 @@ def doctor(as_json: Json = False) -> None:
 
 @app.command()
 def bench(
-    threads: Annotated[int, typer.Option(min=1, help="CPU threads for us and for the peers.")] = 2,
+    threads: Annotated[
+        int, typer.Option(min=1, max=1024, help="CPU threads for us and for the peers.")
+    ] = 2,
     quick: Annotated[
         bool, typer.Option("--quick", help="Tiny sizes: shows that it works, not how fast.")
     ] = False,

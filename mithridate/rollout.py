@@ -143,9 +143,9 @@ def _rewards(rewards: Any, batch: int, what: str) -> Tensor:
         raise UserError(f"{what} must return rewards as a tensor of floats, not {kind}")
     if rewards.shape != (batch,):
         raise UserError(f"{what} must return ({batch},) rewards, not {tuple(rewards.shape)}")
-    if not torch.isfinite(rewards).all():
-        raise UserError(f"{what} returned a reward that is not finite")
     found: Tensor = rewards.detach().to(torch.float32, copy=True)
+    if not torch.isfinite(found).all():
+        raise UserError(f"{what} returned a reward that is not finite")
     return found
 
 

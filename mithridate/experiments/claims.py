@@ -22,7 +22,7 @@ from pathlib import Path
 
 from mithridate.errors import UserError
 from mithridate.experiments.formats import CLAIM, stage_name, strangers
-from mithridate.files import reason, shown
+from mithridate.files import read_text, reason, shown
 
 CLAIM_SECONDS = 30.0
 """A claim that is older than this is a dead worker's."""
@@ -51,21 +51,28 @@ class Claims:
     @contextmanager
     def hold(self, name: str) -> Iterator[Claim | None]:
         """A claim while this process has the stage to itself; None if somebody else has."""
-        path = self.take(name)
-        if path is None:
-            yield None
-            return
+        mine = uuid.uuid4().hex
         stop = threading.Event()
-        keeper = threading.Thread(target=self._keep, args=(path, stop), daemon=True)
-        keeper.start()
+        keeper: threading.Thread | None = None
         try:
-            yield Claim(self, name, path)
-        finally:
+            path = self.take(name, mine)
+            if path is not None:
+                keeper = threading.Thread(target=self._keep, args=(path, stop), daemon=True)
+                keeper.start()
+            yield None if path is None else Claim(self, name, path)
+        finally:  # also if an interrupt came while it was being taken
             stop.set()
-            keeper.join()
-            for old in self.laid(name):  # those of the dead before us, and our own last
-                if _number(old) <= _number(path):
-                    old.unlink(missing_ok=True)
+            if keeper is not None and keeper.is_alive():
+                keeper.join()
+            self._lift(name, mine)
+
+    def _lift(self, name: str, mine: str) -> None:
+        """Remove the claim that was laid with this mark, after those of the dead before it."""
+        found = self.laid(name)
+        own = [_number(path) for path in found if mine in _text(path)]
+        for path in found:
+            if own and _number(path) <= max(own):
+                path.unlink(missing_ok=True)
 
     def laid(self, name: str) -> list[Path]:
         """All claims ever laid to a stage and not lifted, the latest last."""
@@ -91,7 +98,7 @@ class Claims:
                 found[path.name] = str(error)
         return found
 
-    def take(self, name: str) -> Path | None:
+    def take(self, name: str, mark: str = "") -> Path | None:
         """Lay the next claim, unless the latest is alive. Of several takers of a dead one, all try
         to make the same file, and only one of them can."""
         found = self.laid(name)
@@ -101,7 +108,7 @@ class Claims:
         path = self.folder() / f"{name}.{number}"
         try:
             with path.open("x") as file:
-                file.write(f"{socket.gethostname()} {os.getpid()}\n")
+                file.write(f"{socket.gethostname()} {os.getpid()} {mark}\n")
         except FileExistsError:
             return None
         except OSError as error:
@@ -162,6 +169,13 @@ class Claims:
 
 def _number(claim: Path) -> int:
     return int(claim.suffix[1:])
+
+
+def _text(path: Path) -> str:
+    try:
+        return read_text(path, "claim", limit=1000)
+    except UserError:  # lifted in the meantime, or none of ours
+        return ""
 
 
 def _check(path: Path) -> None:

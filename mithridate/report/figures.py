@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import io
 import math
+import os
 import re
+import stat
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -15,7 +17,7 @@ import torch
 from mithridate.errors import UserError
 from mithridate.evaluation.crossplay import Evaluation
 from mithridate.evaluation.statistics import over_replications
-from mithridate.files import make_directory, shown, write_atomic
+from mithridate.files import make_directory, reason, shown, write_atomic
 
 matplotlib.use("Agg")
 from matplotlib import pyplot as plt
@@ -32,6 +34,13 @@ def check_figure(path: Path, option: str = "--figure") -> None:
             f"{option} {shown(path)}: the name must end in one of .{', .'.join(sorted(known))}"
         )
     make_directory(path.parent)
+    try:
+        if not stat.S_ISREG(os.stat(path).st_mode):
+            raise UserError(f"{option} {shown(path)} is there, and is no file")
+    except FileNotFoundError:
+        pass
+    except (OSError, ValueError) as error:
+        raise UserError(f"{option} {shown(path)}: {reason(error)}") from None
 
 
 def save(figure: Figure, path: Path) -> None:
