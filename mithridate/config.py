@@ -12,7 +12,7 @@ import difflib
 import hashlib
 import json
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Annotated, Any, Literal, TypeVar
 
 from pydantic import (
@@ -172,14 +172,16 @@ class TrainingConfig(Config):
                 raise ValueError(
                     f"batches.{name} {length} exceeds env.horizon {self.env.horizon}: lower it"
                 )
-        if max(lengths.values()) < self.env.horizon:
-            warnings.warn(
-                f"the longest batches have {max(lengths.values())} transitions, the horizon is "
-                f"{self.env.horizon}: later positions are not trained; raise batches.long_length",
-                Caution,
-                stacklevel=2,
-            )
         return self
+
+    def cautions(self) -> Iterator[str]:
+        """What is allowed, and probably not what is meant."""
+        longest = self.batches.shape(0)[1]
+        if longest < self.env.horizon:
+            yield (
+                f"the longest batches have {longest} transitions, the horizon is "
+                f"{self.env.horizon}: later positions are not trained; raise batches.long_length"
+            )
 
 
 class PretrainConfig(TrainingConfig):
@@ -402,6 +404,9 @@ def parse(config_type: type[ConfigT], data: Mapping[str, Any], where: str = "con
         from mithridate.sizes import check_size
 
         check_size(config)
+    if isinstance(config, TrainingConfig):
+        for text in config.cautions():
+            warnings.warn(text, Caution, stacklevel=2)
     return config
 
 

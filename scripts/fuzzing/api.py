@@ -17,9 +17,9 @@ SUMMARY = "class Mine:\n    def reset(self): {reset}\n    def act(self, obs): {a
 NO_REWARD = ("nan", "inf", "-inf", "1e39", "-1e39", "None", "'text'", "'0.5'", "[0.5]", "[0.5, 1]",
              "10**400", "1j", "object()", "{}", "torch.tensor([0.5, 1.0])", "np.array([1.0, 2.0])",
              "torch.tensor(nan)", "np.float64('nan')", "b'1'", "()", "np.array([])")
-NO_ACTION = ("-1", "99", "10**30", "-10**30", "1.5", "1.0", "True", "False", "None", "'0'", "nan",
+NO_ACTION = ("-1", "99", "10**30", "-10**30", "1.5", "True", "False", "None", "'0'", "nan",
              "inf", "[0]", "[0, 1]", "{}", "object()", "torch.tensor([0, 1])", "torch.tensor(1.5)",
-             "np.array([0])", "1j", "b'0'", "()", "np.float64(1.0)", "2**63")
+             "np.array([0])", "1j", "b'0'", "()", "np.float64(1.5)", "2**63")
 NO_STATE = ("-1", "99", "1.5", "nan", "None", "'x'", "[0, 1]", "torch.tensor([0, 1])", "10**30",
             "object()", "{}", "torch.tensor(1.5)", "np.array([0.5])", "True", "{'a': 1}")
 NO_OBSERVATION = ("0", "[1, 2]", "'x'", "nan", "torch.zeros(3)", "{'a': 1}", "object()", "1j")

@@ -50,7 +50,8 @@ def _touched(plan: Plan, changes: Changes, what: str) -> list[Failure]:
 
 def _command(plan: Plan, ending: Ending, changes: Changes, what: str) -> list[Failure]:
     found = []
-    lines = ending.stderr.splitlines()
+    # Warnings are not errors: what is odd may be said before what is wrong.
+    lines = [x for x in ending.stderr.splitlines() if not x.startswith("warning: ")]
     if ending.code == 2 and not (len(lines) == 1 and lines[0].startswith("error: ")):
         found.append(_lines(ending.stderr))
     if plan.wrong and ending.code != 2:
