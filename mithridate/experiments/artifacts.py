@@ -11,7 +11,7 @@ from typing import Any
 from mithridate.errors import UserError
 from mithridate.experiments import formats
 from mithridate.experiments.formats import Manifest, parsed
-from mithridate.files import inside, read_bytes, read_json_object, read_text, shown
+from mithridate.files import TEXT_LIMIT, inside, read_bytes, read_json_object, read_text, shown
 
 MANIFEST = "manifest.json"
 
@@ -83,8 +83,9 @@ def check(path: Path) -> Manifest:
     if manifest.name != path.name:
         raise ValueError(f"the manifest is that of {manifest.name}")
     for name, expected in manifest.files.items():
+        limit = TEXT_LIMIT if name in formats.CONTENTS else formats.FILE_LIMIT
         try:
-            data = read_bytes(inside(path, name), "file", formats.FILE_LIMIT)
+            data = read_bytes(inside(path, name), "file", limit)
         except UserError as error:
             raise ValueError(
                 f"{name} is missing or cannot be read: {_unnamed(error, path)}"
