@@ -309,3 +309,17 @@ def test_resolve_is_not_fooled_by_a_directory(tmp_path):
     with pytest.raises(UserError):
         load_model(tmp_path / "model.safetensors")
     resolve(PretrainConfig, "pretrain", "bandit")
+
+
+def test_a_run_that_was_killed_before_it_said_what_it_is_goes_on(tmp_path, smoke_config):
+    """Between the directory, its lock and its configuration; and in the middle of a file."""
+    path = tmp_path / "run"
+    path.mkdir()
+    (path / ".lock").touch()
+    (path / ".config.json.abcd1234").write_text("{")
+    run = RunDirectory(path, smoke_config)
+    (path / ".checkpoint.safetensors.abcd1234").write_text("half")
+    (path / ".mine").write_text("kept")
+    run.close()
+    RunDirectory(path, smoke_config).close()
+    assert sorted(p.name for p in path.iterdir()) == [".lock", ".mine", "config.json"]

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -25,6 +27,8 @@ from mithridate.files import (
 from mithridate.tensor_files import read_tensors, sealed, write_sealed
 from mithridate.versions import versions
 
+LEFTOVER = r"\.(config|log|checkpoint|model|attackers)\.(jsonl?|safetensors)\.\w{8}"
+
 
 class RunDirectory:
     """Belongs to one configuration, and to one process at a time."""
@@ -39,6 +43,7 @@ class RunDirectory:
         make_directory(path)
         self._refuse_links()
         self._lock = self._acquire_lock()
+        self._remove_leftovers()
         if not self.config_path.exists():
             text = json.dumps({"hash": config.hash(), "config": config.to_json()}, indent=2)
             write_atomic(self.config_path, text + "\n")
@@ -62,8 +67,9 @@ class RunDirectory:
             )
 
     def _is_used(self) -> bool:
+        """Hidden files are what a process left that was killed before it had said what it is."""
         try:
-            return bool(os.listdir(self.path))
+            return any(not name.startswith(".") for name in os.listdir(self.path))
         except OSError as error:
             raise UserError(f"cannot read {shown(self.path)}: {reason(error)}") from None
 
@@ -72,6 +78,13 @@ class RunDirectory:
         for path in self.path.iterdir():
             if path.is_symlink():
                 raise UserError(f"{shown(path)} is a link: a run's files are its own; remove it")
+
+    def _remove_leftovers(self) -> None:
+        """Files that a killed process had not finished writing (see `write_atomic`)."""
+        for path in self.path.iterdir():
+            if re.fullmatch(LEFTOVER, path.name):
+                with contextlib.suppress(OSError):
+                    path.unlink()
 
     def _acquire_lock(self) -> IO[str] | None:
         try:
