@@ -7,6 +7,8 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor
 
+from mithridate.errors import UserError
+
 ADAM = (0.9, 0.999, 1e-8)
 
 
@@ -22,7 +24,7 @@ class PerTask:
         """Where the tasks (…) are in the state, made longer if some are new. `fresh`: the state of
         one new task."""
         if self.state and _forms(self.state, 1) != _forms(fresh, 0):
-            raise ValueError("this is the state of other attackers")
+            raise UserError("the attackers' state is damaged, or that of others: start anew")
         found: Tensor = ids.unique()  # type: ignore[no-untyped-call]
         new = found[~torch.isin(found, self.ids)]
         if len(new) or not self.state:
