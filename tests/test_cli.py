@@ -208,3 +208,32 @@ def test_the_readmes_results_are_those_of_the_repository():
     script = Path(__file__).parent.parent / "scripts" / "readme_tables.py"
     done = subprocess.run([sys.executable, str(script), "--check"])
     assert done.returncode == 0, "run python scripts/readme_tables.py"
+
+
+@pytest.mark.parametrize("arguments", [["doctor"], ["doctor", "--json"]])
+def test_a_full_disk_under_standard_output(arguments):
+    line = [sys.executable, "-m", "mithridate", *arguments]
+    with open("/dev/full", "w") as full:
+        done = subprocess.run(line, stdout=full, stderr=subprocess.PIPE, text=True, timeout=60)
+    assert (done.returncode, done.stderr) == (2, "error: cannot write: No space left on device\n")
+
+
+def test_a_terminal_that_knows_no_letters_but_ascii(cli):
+    ascii_only = {**os.environ, "PYTHONIOENCODING": "ascii"}
+    code, stdout, stderr = cli("evaluate", "bandit", "--agents", "ts", *SMOKE, env=ascii_only)
+    assert (code, stderr) == (0, "") and "2 SEM" in stdout
+    code, _, stderr = cli("evaluate", "bandit", "--agents", "téess", env=ascii_only)
+    assert code == 2 and stderr.startswith("error: unknown agent")
+
+
+def test_ctrl_c_says_interrupted(tmp_path):
+    line = [sys.executable, "-m", "mithridate", "evaluate", "bandit", "--agents", "slow:Agent"]
+    (tmp_path / "slow.py").write_text(
+        "import os, signal\n"
+        "class Agent:\n"
+        "    def reset(self): pass\n"
+        "    def act(self, obs): os.kill(os.getpid(), signal.SIGINT); return 0\n"
+        "    def observe(self, *a): pass\n"
+    )
+    done = subprocess.run(line, capture_output=True, text=True, timeout=60, cwd=tmp_path)
+    assert (done.returncode, done.stdout, done.stderr) == (130, "", "error: interrupted\n")

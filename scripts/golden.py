@@ -1,0 +1,81 @@
+"""Golden records: what every recipe gives at its smallest, to hold a change of the code against.
+
+    python scripts/golden.py --store STORE           compute what is missing there (many minutes)
+    python scripts/golden.py --store STORE --write   and write the numbers to tests/golden/
+    python scripts/golden.py --store STORE --check   and say where they differ from those
+
+Everything runs on the PyTorch path, so that no instruction set matters. Numbers are kept with all
+their digits: a change that is not meant to change results changes none of them.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+os.environ["MITHRIDATE_KERNELS"] = "reference"
+
+from mithridate.evaluation.checks import column_of
+from mithridate.experiments.executors import run_graph
+from mithridate.experiments.plan import Plan, plan
+from mithridate.experiments.recipes import RECIPES
+from mithridate.experiments.store import Store
+
+GOLDEN = Path(__file__).parent.parent / "tests" / "golden"
+REPLICATIONS = 2
+Numbers = dict[str, list[float]]
+
+
+def planned(name: str) -> Plan:
+    return plan(RECIPES[name], "smoke", REPLICATIONS)
+
+
+def numbers(records: list[dict[str, Any]]) -> Numbers:
+    """Mean and norm of each cell, by who met whom, where and in which replication."""
+    return {
+        f"{r['agent']} | {column_of(r)} | {r['level']:g} | {r['level_budget']:g} | "
+        f"{r['replication']}": [r["mean"], r["norm"]]
+        for r in records
+    }
+
+
+def of_store(store: Store, name: str) -> Numbers:
+    found = (store.get(stage.name) for stage in planned(name).cells)
+    return numbers([record for artifact in found if artifact for record in artifact.records()])
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--store", type=Path, required=True)
+    parser.add_argument("--write", action="store_true")
+    parser.add_argument("--check", action="store_true")
+    options = parser.parse_args()
+    store = Store.open(options.store)
+    differing = 0
+    for name in RECIPES:
+        run_graph(planned(name).stages(), store)
+        found = of_store(store, name)
+        path = GOLDEN / f"{name}.json"
+        if options.write:
+            path.parent.mkdir(exist_ok=True)
+            lines = ",\n".join(f"{json.dumps(k)}: {json.dumps(v)}" for k, v in found.items())
+            path.write_text("{\n" + lines + "\n}\n")
+        if options.check:
+            differing += _compare(name, found, json.loads(path.read_text()))
+        print(f"{name}: {len(found)} cells", flush=True)
+    return 1 if differing else 0
+
+
+def _compare(name: str, found: Numbers, golden: Numbers) -> int:
+    keys = [k for k in found.keys() | golden.keys() if found.get(k) != golden.get(k)]
+    for key in sorted(keys):
+        print(f"{name}: {key}: was {golden.get(key)}, is {found.get(key)}")
+    return len(keys)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
