@@ -25,7 +25,10 @@ DEEPEST = 50
 
 
 def write_atomic(path: Path, data: bytes | str) -> None:
-    """Replace `path` by `data` as a whole, or leave it untouched and raise a UserError."""
+    """Replace `path` by `data` as a whole, or leave it untouched and raise a UserError. A link is
+    neither followed nor replaced."""
+    if os.path.islink(path):
+        raise UserError(f"cannot write {shown(path)}: it is a link; say where it leads")
     if isinstance(data, str):
         data = data.encode()
     temporary = ""

@@ -48,10 +48,15 @@ def sealed(tensors: Mapping[str, Tensor], metadata: Mapping[str, Any]) -> dict[s
 
 
 def packed(tensors: Mapping[str, Tensor], metadata: dict[str, str] | None = None) -> bytes:
-    """The content of a file of tensors."""
-    return save_tensors(
-        {name: t.detach().contiguous() for name, t in tensors.items()}, metadata=metadata
-    )
+    """The content of a file of tensors. (Each needs memory of its own, and some are views.)"""
+    seen: set[int] = set()
+    apart = {}
+    for name, tensor in tensors.items():
+        mine = tensor.detach().contiguous()
+        place = mine.untyped_storage().data_ptr()
+        apart[name] = mine.clone() if place in seen else mine
+        seen.add(place)
+    return save_tensors(apart, metadata=metadata)
 
 
 def write_sealed(path: Path, tensors: Mapping[str, Tensor], meta: Mapping[str, Any]) -> None:

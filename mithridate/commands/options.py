@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, redirect_stdout
@@ -57,4 +58,14 @@ def documents_apart(wanted: bool) -> Iterator[None]:
 
 
 def print_json(document: Any) -> None:
-    print(json.dumps(document, indent=2, allow_nan=False), file=_documents or sys.stdout)
+    text = json.dumps(_finite(document), indent=2, allow_nan=False)
+    print(text, file=_documents or sys.stdout)
+
+
+def _finite(value: Any) -> Any:
+    """JSON has no word for a number that there is none of: it is null."""
+    if isinstance(value, dict):
+        return {key: _finite(inner) for key, inner in value.items()}
+    if isinstance(value, list | tuple):
+        return [_finite(inner) for inner in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value

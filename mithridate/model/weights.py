@@ -126,8 +126,8 @@ def _read_card(path: Path) -> dict[str, Any]:
     card = read_json_object(path, "card", nan=True)
     if card.get("format") == 1:
         raise UserError(
-            f"card {shown(path)} is of an earlier edition: scripts/upgrade_model.py brings it up "
-            "to date, if you trust it"
+            f"card {shown(path)} is of an earlier edition: train the model again (with a store: in "
+            "a new one), or, if you trust it, run scripts/upgrade_model.py"
         )
     if card.get("format") != CARD_FORMAT:
         raise UserError(

@@ -27,7 +27,7 @@ OTHERS: dict[str, list[tuple[list[Any], tuple[str, ...]]]] = {
         (["model", "heads"], ("1", "4", "8", "16")), (["model", "layers"], ("1", "3")),
         (["model", "width"], ("8", "32")), (["env", "noise_std"], ("0.5", "0", "3.0")),
         (["env", "arms"], ("2", "4")), (["env", "horizon"], ("4", "6", "500")),
-        (["env", "name"], ('"darkroom2"', '"linear_bandit"')), (["format"], ("99", "0", "2")),
+        (["env", "name"], ('"darkroom2"', '"linear_bandit"')), (["format"], ("99", "0", "1", "3")),
         (["temperature"], ("0.5", "2", "1e-30")),
     ],
     "at": [
