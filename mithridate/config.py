@@ -32,6 +32,8 @@ PRESETS = ("smoke", "laptop", "paper")
 SHORT = 128
 """Transitions in a short batch, unless a setting says otherwise."""
 
+IN_ROOMS = 10.0
+"""The budget in environments with states, where an attack is a table of states and actions."""
 LARGE = 1e6
 """No number that is not a count is larger: its square still means something in 32 bits."""
 SMALL = 1e-9

@@ -86,6 +86,11 @@ def unpacked(data: bytes, name: str) -> tuple[dict[str, Tensor], dict[str, Any]]
     return tensors, metadata
 
 
+def part(tensors: dict[str, Tensor], prefix: str) -> dict[str, Tensor]:
+    """Those whose names begin with `prefix`, without it."""
+    return {k.removeprefix(prefix): t for k, t in tensors.items() if k.startswith(prefix)}
+
+
 def not_finite(tensors: Mapping[str, Tensor]) -> str | None:
     """The name of a tensor with entries that are no numbers, or infinite; None if there is none."""
     for name, tensor in tensors.items():

@@ -16,11 +16,11 @@ import torch
 
 from mithridate.agents.in_context import InContextAgent
 from mithridate.config import PretrainConfig, resolve
-from mithridate.evaluation.statistics import mean_ci95
+from mithridate.intervals import mean_ci95
+from mithridate.model.optimiser import Optimiser
 from mithridate.model.query_first import QueryFirstModel
 from mithridate.rng import Rng
 from mithridate.rollout import rollout
-from mithridate.training.optimiser import Optimiser
 from mithridate.training.pretrain import Pretraining
 from mithridate.types import Contexts
 

@@ -5,9 +5,9 @@ import math
 import pytest
 import torch
 
-from mithridate.attackers.budget import excess, norm, project
 from mithridate.attackers.gaussian import GaussianAttacker, GaussianConfig, advantages
 from mithridate.attackers.mixture import MixtureAttacker
+from mithridate.budget import excess, norm, project
 from mithridate.envs import make_env
 from mithridate.errors import UserError
 from mithridate.registry import AGENTS, ATTACKERS

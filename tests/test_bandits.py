@@ -7,7 +7,7 @@ import torch
 
 from mithridate.envs import make_env
 from mithridate.evaluation.crossplay import evaluate
-from mithridate.evaluation.statistics import mean_ci95
+from mithridate.intervals import mean_ci95
 from mithridate.registry import AGENTS
 from mithridate.rng import Rng
 from mithridate.rollout import rollout

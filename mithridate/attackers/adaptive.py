@@ -32,8 +32,8 @@ import torch.nn.functional as F
 from pydantic import model_validator
 from torch import Tensor, nn
 
-from mithridate.attackers.budget import excess, norm
 from mithridate.attackers.offsets import arm_means
+from mithridate.budget import excess, norm
 from mithridate.config import (
     Config,
     Fraction,
@@ -47,12 +47,11 @@ from mithridate.config import (
 )
 from mithridate.errors import UserError
 from mithridate.model.cache import KVCache
+from mithridate.model.optimiser import Optimiser
 from mithridate.model.transformer import Transformer
 from mithridate.registry import ATTACKERS
 from mithridate.rng import Rng, TaskStreams
-from mithridate.tensor_files import misfit
-from mithridate.training.optimiser import Optimiser
-from mithridate.training.run_directory import part
+from mithridate.tensor_files import misfit, part
 from mithridate.types import EnvSpec, Step, Tasks, Trajectory
 
 

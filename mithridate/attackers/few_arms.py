@@ -11,9 +11,9 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from mithridate.attackers.budget import project
 from mithridate.attackers.offsets import OffsetAttacker, arm_means
 from mithridate.attackers.structured import StructuredConfig
+from mithridate.budget import project
 from mithridate.registry import ATTACKERS
 from mithridate.rng import TaskStreams
 from mithridate.types import EnvSpec, Tasks

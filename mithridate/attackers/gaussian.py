@@ -29,9 +29,9 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from mithridate.attackers.budget import excess, norm, project
 from mithridate.attackers.offsets import OffsetAttacker
 from mithridate.attackers.per_task import LearnsPerTask, PerTask, adam, moments
+from mithridate.budget import excess, norm, project
 from mithridate.config import Config, NonNegativeFloat, Positive, PositiveFloat
 from mithridate.errors import UserError
 from mithridate.registry import ATTACKERS

@@ -6,7 +6,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from mithridate.attackers.budget import norm
+from mithridate.budget import norm
 from mithridate.errors import UserError
 from mithridate.rng import TaskStreams
 from mithridate.types import EnvSpec, Step, Tasks

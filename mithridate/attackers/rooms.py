@@ -9,9 +9,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from mithridate.attackers.budget import IN_ROOMS
 from mithridate.attackers.tabular import OFFSETS, OffsetTable
-from mithridate.config import Config, NonNegativeFloat
+from mithridate.config import IN_ROOMS, Config, NonNegativeFloat
 from mithridate.errors import UserError
 from mithridate.registry import ATTACKERS
 from mithridate.rng import TaskStreams

@@ -12,8 +12,8 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from mithridate.attackers.budget import norm, project
 from mithridate.attackers.offsets import OffsetAttacker, arm_means
+from mithridate.budget import norm, project
 from mithridate.config import Config, NonNegativeFloat
 from mithridate.registry import ATTACKERS
 from mithridate.rng import TaskStreams

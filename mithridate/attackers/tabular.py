@@ -21,9 +21,16 @@ import math
 import torch
 from torch import Tensor
 
-from mithridate.attackers.budget import IN_ROOMS, excess, mixed, norm
 from mithridate.attackers.per_task import LearnsPerTask, PerTask, adam, moments
-from mithridate.config import Config, Fraction, NonNegativeFloat, Positive, PositiveFloat
+from mithridate.budget import excess, mixed, norm
+from mithridate.config import (
+    IN_ROOMS,
+    Config,
+    Fraction,
+    NonNegativeFloat,
+    Positive,
+    PositiveFloat,
+)
 from mithridate.errors import UserError
 from mithridate.registry import ATTACKERS
 from mithridate.rng import TaskStreams

@@ -9,10 +9,10 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from mithridate.attackers.budget import project
 from mithridate.attackers.offsets import OffsetAttacker
 from mithridate.attackers.rooms import certain
 from mithridate.attackers.tabular import OffsetTable
+from mithridate.budget import project
 from mithridate.config import Config, NonNegativeFloat
 from mithridate.registry import ATTACKERS
 from mithridate.rng import TaskStreams

@@ -21,12 +21,12 @@ from mithridate.config import ModelConfig, OptimiserConfig
 from mithridate.envs import make_env
 from mithridate.errors import unknown
 from mithridate.model.in_context import InContextModel
+from mithridate.model.optimiser import Optimiser
 from mithridate.model.query_first import QueryFirstModel
 from mithridate.model.two_stream import TwoStreamModel
 from mithridate.native import kernels
 from mithridate.rng import Rng
 from mithridate.rollout import rollout
-from mithridate.training.optimiser import Optimiser
 from mithridate.types import Agent
 
 Say = Callable[[str], None]

@@ -19,8 +19,7 @@ import torch
 from pydantic import model_validator
 from torch import Tensor
 
-from mithridate.attackers.budget import IN_ROOMS
-from mithridate.config import EnvConfig, Fraction, Positive, Seed
+from mithridate.config import IN_ROOMS, EnvConfig, Fraction, Positive, Seed
 from mithridate.envs.poisoned_rooms import RoomPoison
 from mithridate.envs.presets import (
     CONSTANT,

@@ -20,7 +20,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from mithridate.attackers.budget import project
+from mithridate.budget import project
 from mithridate.rng import Rng
 from mithridate.types import Poison
 

@@ -13,7 +13,7 @@ from typing import Any, Literal
 
 import torch
 
-from mithridate.evaluation.statistics import FEW_REPLICATIONS, mean_ci95, over_replications
+from mithridate.intervals import FEW_REPLICATIONS, mean_ci95, over_replications
 from mithridate.registry import parse_call
 
 FEW_TASKS = 100

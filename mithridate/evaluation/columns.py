@@ -7,20 +7,18 @@ import tempfile
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from mithridate.agents.resolve import Victim, make_victims, told
-from mithridate.attackers.budget import make_attacker
+from mithridate.attackers import make_attacker
 from mithridate.config import AttackConfig, EvaluateConfig, parse
 from mithridate.envs import env_of
 from mithridate.errors import UserError, shown, unknown
 from mithridate.evaluation.checks import KINDS, column_name, trained_against
 from mithridate.registry import ATTACKERS, ENVS, parse_call
+from mithridate.training.attack import LearnedAttack, attack, run_name
+from mithridate.training.loop import Watcher
+from mithridate.training.trial import try_out
 from mithridate.types import Attacker, Tasks
-
-if TYPE_CHECKING:
-    from mithridate.training.attack import LearnedAttack
-    from mithridate.training.loop import Watcher
 
 
 def _kind(name: str, config: EvaluateConfig) -> str:
@@ -71,8 +69,6 @@ def make_columns(
     """The columns that `config.attackers` names. `watch(target, replication)`: who looks on while
     attackers are trained; `directory`: where they are kept."""
     # Everything that can be wrong is found before the first attacker is trained.
-    from mithridate.training.trial import try_out
-
     try_out(env_of(config.env), (v.replication(r) for v in victims for r in range(v.count)), ())
     wanted = [
         one for text in dict.fromkeys(config.attackers) for one in _meant(text, config, victims)
@@ -89,8 +85,6 @@ def make_columns(
 
 def _meant(text: str, config: EvaluateConfig, victims: Sequence[Victim]) -> list[Column | _Wanted]:
     """What a user's word stands for: columns, and attackers to train."""
-    from mithridate.training.trial import try_out
-
     if text.lower() == "none":
         return [Column("none")]
     if text in KINDS:
@@ -135,8 +129,6 @@ def _trained(
     directory: Path,
 ) -> Column:
     """Train attackers against each replication of a victim, or take those of an earlier run."""
-    from mithridate.training.attack import LearnedAttack, attack, run_name
-
     victim, adaptive = wanted.victim, wanted.attacker.startswith("adaptive")
     found = []
     for replication in range(config.replications):
@@ -171,8 +163,6 @@ def _files(text: str) -> list[Path]:
 
 def _from_files(text: str, paths: Sequence[Path], config: EvaluateConfig) -> Column:
     """Attackers from files: one kind of attack, one file for each replication."""
-    from mithridate.training.attack import LearnedAttack
-
     learned = sorted((LearnedAttack(path) for path in paths), key=lambda one: one.config.seed)
     for one in learned:
         if one.env.config != config.env:

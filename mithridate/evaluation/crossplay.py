@@ -23,12 +23,11 @@ from mithridate.envs import env_of
 from mithridate.errors import UserError, shown
 from mithridate.evaluation.checks import Cells, column_name
 from mithridate.evaluation.columns import Column, make_columns
-from mithridate.evaluation.statistics import mean_ci95
+from mithridate.intervals import mean_ci95
 from mithridate.registry import ENVS
 from mithridate.rng import Rng
-from mithridate.rollout import rollout
-from mithridate.types import Agent, Attacker, Env, Metric, Tasks
-from mithridate.users_code import blaming
+from mithridate.scores import step_scores
+from mithridate.types import Env, Metric
 from mithridate.versions import versions
 
 
@@ -185,47 +184,6 @@ def evaluate_cell(
         version=versions()["mithridate"], seconds=round(time.monotonic() - begun, 3),
     )  # fmt: skip
     return record, _curve(scores)
-
-
-def step_scores(
-    env: Env,
-    tasks: Tasks,
-    agent: Agent,
-    attacker: Attacker | None = None,
-    eps: float = 0.0,
-    *,
-    rng: Rng,
-    block: int = 250,
-    on_step: Callable[[], None] | None = None,
-    norms: list[float] | None = None,
-) -> Tensor:
-    """(B, T): each step's contribution to the metric, rolled out `block` tasks at a time. The
-    attack's largest norm in each block is added to `norms`."""
-    parts = []
-    for start in range(0, len(tasks), block):
-        some = tasks.select(slice(start, start + block))
-        trajectory = rollout(env, some, agent, attacker, eps, rng=rng, on_step=on_step)
-        parts.append(env.score(some, trajectory))
-        if attacker is not None and norms is not None:
-            norms.append(_norm(attacker, len(some)))
-    return torch.cat(parts)
-
-
-def _norm(attacker: Attacker, batch: int) -> float:
-    """The largest norm that an attacker says to have used, or an error that says what is wrong."""
-    with blaming(attacker):
-        cost: Any = attacker.cost()
-    name = f"attacker {type(attacker).__name__}: cost()"
-    if not isinstance(cost, Tensor) or not cost.is_floating_point() or cost.shape != (batch,):
-        raise UserError(f"{name} must return ({batch},) norms as a tensor of floats")
-    if not torch.isfinite(cost).all() or (cost < 0).any():
-        raise UserError(f"{name} must return norms that are finite and not negative")
-    return cost.max().item()
-
-
-def total_scores(env: Env, tasks: Tasks, agent: Agent, *, rng: Rng, block: int = 250) -> Tensor:
-    """(B,): the episode's metric on each task, without an attacker."""
-    return step_scores(env, tasks, agent, rng=rng, block=block).sum(1)
 
 
 def _curve(scores: Tensor) -> Curve:

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from mithridate.attackers.budget import IN_ROOMS
+from mithridate.config import IN_ROOMS
 from mithridate.envs.arms import Arms
 from mithridate.envs.darkroom import Darkroom
 from mithridate.errors import unknown

@@ -21,7 +21,7 @@ import torch
 
 from mithridate import versions
 from mithridate.agents.resolve import Victim, told
-from mithridate.attackers.budget import make_attacker
+from mithridate.attackers import make_attacker
 from mithridate.config import (
     AdversarialConfig,
     AttackConfig,

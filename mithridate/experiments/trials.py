@@ -10,7 +10,7 @@ from functools import cache
 from typing import Any, cast
 
 from mithridate.agents.resolve import make_agent
-from mithridate.attackers.budget import make_attacker
+from mithridate.attackers import make_attacker
 from mithridate.config import AdversarialConfig, AttackConfig, Config, DistillConfig, EvaluateConfig
 from mithridate.envs import env_of
 from mithridate.errors import UserError

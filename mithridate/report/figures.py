@@ -16,8 +16,8 @@ import torch
 
 from mithridate.errors import UserError
 from mithridate.evaluation.crossplay import Evaluation
-from mithridate.evaluation.statistics import over_replications
 from mithridate.files import make_directory, reason, shown, write_atomic
+from mithridate.intervals import over_replications
 
 matplotlib.use("Agg")
 from matplotlib import pyplot as plt

@@ -26,22 +26,21 @@ from torch import Tensor
 
 from mithridate.agents.in_context import InContextAgent, load
 from mithridate.agents.resolve import make_agent, told
-from mithridate.attackers.budget import make_attacker
+from mithridate.attackers import make_attacker
 from mithridate.attackers.mixture import MixtureAttacker
 from mithridate.config import AdversarialConfig
 from mithridate.envs import env_of
 from mithridate.errors import UserError
-from mithridate.evaluation.crossplay import step_scores
-from mithridate.evaluation.statistics import mean_ci95
+from mithridate.intervals import mean_ci95
+from mithridate.model.optimiser import Optimiser
 from mithridate.model.weights import load_model
 from mithridate.registry import ATTACKERS, parse_call
 from mithridate.rng import Rng
 from mithridate.rollout import rollout
-from mithridate.tensor_files import misfit, tensors_sha256
+from mithridate.scores import step_scores
+from mithridate.tensor_files import misfit, part, tensors_sha256
 from mithridate.training.loop import Cadence, Values, Watcher
 from mithridate.training.model_run import run_training
-from mithridate.training.optimiser import Optimiser
-from mithridate.training.run_directory import part
 from mithridate.training.trial import check_start, try_out
 from mithridate.types import Agent, Contexts, Env, Poison, Tasks, Trajectory
 

@@ -18,18 +18,18 @@ from torch import Tensor
 
 from mithridate.agents.in_context import InContextAgent
 from mithridate.agents.resolve import AgentLike, make_agent, source_sha256, told
-from mithridate.attackers.budget import make_attacker
+from mithridate.attackers import make_attacker
 from mithridate.config import AttackConfig, parse
 from mithridate.envs import env_of
 from mithridate.errors import UserError
-from mithridate.evaluation.crossplay import step_scores
-from mithridate.evaluation.statistics import mean_ci95
 from mithridate.files import parse_json, shown
+from mithridate.intervals import mean_ci95
 from mithridate.rng import Rng
 from mithridate.rollout import rollout
-from mithridate.tensor_files import misfit, read_tensors, sealed, tensors_sha256, write_sealed
+from mithridate.scores import step_scores
+from mithridate.tensor_files import misfit, part, read_tensors, sealed, tensors_sha256, write_sealed
 from mithridate.training.loop import Cadence, Values, Watcher, train
-from mithridate.training.run_directory import RunDirectory, part
+from mithridate.training.run_directory import RunDirectory
 from mithridate.training.trial import try_out
 from mithridate.types import Attacker, Env, Tasks
 from mithridate.versions import versions

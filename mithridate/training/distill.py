@@ -16,17 +16,16 @@ from torch import Tensor
 
 from mithridate.agents.in_context import InContextAgent
 from mithridate.agents.resolve import make_agent, source_sha256, told
-from mithridate.attackers.budget import make_attacker
+from mithridate.attackers import make_attacker
 from mithridate.config import DistillConfig
 from mithridate.envs import env_of
 from mithridate.errors import UserError
 from mithridate.rng import Rng
 from mithridate.rollout import rollout
-from mithridate.tensor_files import tensors_sha256
+from mithridate.tensor_files import part, tensors_sha256
 from mithridate.training.loop import Values, Watcher
 from mithridate.training.model_run import run_training
 from mithridate.training.pretrain import Pretraining
-from mithridate.training.run_directory import part
 from mithridate.training.trial import try_out
 from mithridate.types import Attacker, Contexts, Trajectory
 

@@ -14,14 +14,14 @@ from torch import Tensor
 from mithridate.agents.in_context import InContextAgent
 from mithridate.config import PretrainConfig
 from mithridate.envs import env_of
-from mithridate.evaluation.crossplay import total_scores
-from mithridate.evaluation.statistics import mean_ci95
+from mithridate.intervals import mean_ci95
 from mithridate.model.layouts import make_model
+from mithridate.model.optimiser import Optimiser
 from mithridate.rng import Rng
+from mithridate.scores import total_scores
+from mithridate.tensor_files import part
 from mithridate.training.loop import Cadence, Values, Watcher
 from mithridate.training.model_run import run_training
-from mithridate.training.optimiser import Optimiser
-from mithridate.training.run_directory import part
 from mithridate.types import Contexts
 
 

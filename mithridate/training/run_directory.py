@@ -152,11 +152,6 @@ def _is_time(value: Any) -> bool:
     return isinstance(value, int | float) and value >= 0
 
 
-def part(tensors: dict[str, Tensor], prefix: str) -> dict[str, Tensor]:
-    """Those whose names begin with `prefix`, without it."""
-    return {k.removeprefix(prefix): t for k, t in tensors.items() if k.startswith(prefix)}
-
-
 @contextmanager
 def explain_divergence(run: RunDirectory) -> Iterator[None]:
     """Adds to TrainingDiverged what is left and what to do."""

@@ -76,7 +76,7 @@ def _make_agent(call: Call, place: Place) -> None:
 
 def _text(call: Call, place: Place) -> None:
     from mithridate.agents.resolve import make_victims, split_names
-    from mithridate.attackers.budget import make_attacker
+    from mithridate.attackers import make_attacker
     from mithridate.config import EvaluateConfig, resolve
     from mithridate.evaluation.checks import column_name
     from mithridate.experiments.plan import plan

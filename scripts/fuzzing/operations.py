@@ -220,7 +220,8 @@ HOW: dict[str, Callable[[Tensor], Tensor]] = {
 def _tensors(path: Path, step: Step) -> None:
     """Change one tensor, by its name or its number in alphabetical order."""
     tensors, meta = load_tensors(path.read_bytes()), _meta_of(path)
-    name = step.get("name") or sorted(tensors)[step["index"] % len(tensors)]
+    some = sorted(name for name, tensor in tensors.items() if tensor.numel())  # worth changing
+    name = step.get("name") or some[step["index"] % len(some)]
     if step["how"] == "missing":
         del tensors[name]
     elif step["how"] == "extra":

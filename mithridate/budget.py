@@ -3,25 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import torch
 from torch import Tensor
-
-from mithridate.errors import UserError
-from mithridate.registry import ATTACKERS
-
-IN_ROOMS = 10.0
-"""The budget in environments with states, where an attack is a table of states and actions."""
-
-
-def make_attacker(text: str, budget: float, **defaults: Any) -> Any:
-    """The attacker that 'name' or 'name(key=value,…)' stands for, within `budget`."""
-    attacker = ATTACKERS.make(text, budget=budget, **defaults)
-    own = getattr(getattr(attacker, "config", None), "budget", budget)
-    if own > budget:
-        raise UserError(f"attacker '{text}': its budget exceeds the one it is given, {budget:g}")
-    return attacker
 
 
 def norm(offsets: Tensor) -> Tensor:
