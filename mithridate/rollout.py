@@ -95,14 +95,13 @@ def _rollout(
             actions = _actions(agent.act(own(obs)), spec, batch, agent)
             optimal = env.optimal_action(tasks, state)
             next_state, paid = env.step(tasks, state, actions, noise.normal(spec.noise_size))
-            true = _rewards(paid, batch, f"environment {spec.name}: step()")
+            true = _rewards(paid, batch, env)
             next_obs = own(env.observe(next_state))
             hit = contamination.uniform().squeeze(1) < eps  # (B,)
             proposed = true
             if attacker is not None:
                 step = Step(t, own(obs), own(state), own(actions), own(true), own(next_obs))
-                name = f"attacker {type(attacker).__name__}: poison()"
-                proposed = _rewards(attacker.poison(step), batch, name)
+                proposed = _rewards(attacker.poison(step), batch, attacker)
             observed = torch.where(hit, proposed, true)
             record.step(
                 episode, t, next_obs,
@@ -136,17 +135,27 @@ def _plain(thing: Any) -> bool:
     return isinstance(thing, Tensor) and thing.layout == torch.strided and not thing.is_meta
 
 
-def _rewards(rewards: Any, batch: int, what: str) -> Tensor:
+def _rewards(rewards: Any, batch: int, giver: Env | Attacker) -> Tensor:
     """Rewards (B,) of one step in memory of their own, or an error that says what is wrong."""
     if not _plain(rewards) or not rewards.is_floating_point():
         kind = rewards.dtype if isinstance(rewards, Tensor) else type(rewards).__name__
-        raise UserError(f"{what} must return rewards as a tensor of floats, not {kind}")
+        raise UserError(f"{_said(giver)} must return rewards as a tensor of floats, not {kind}")
     if rewards.shape != (batch,):
-        raise UserError(f"{what} must return ({batch},) rewards, not {tuple(rewards.shape)}")
+        raise UserError(
+            f"{_said(giver)} must return ({batch},) rewards, not {tuple(rewards.shape)}"
+        )
     found: Tensor = rewards.detach().to(torch.float32, copy=True)
-    if not torch.isfinite(found).all():
-        raise UserError(f"{what} returned a reward that is not finite")
+    # A sum is quicker, and finite if all are; what is merely large is looked at more closely.
+    if not math.isfinite(found.sum().item()) and not torch.isfinite(found).all():
+        raise UserError(f"{_said(giver)} returned a reward that is not finite")
     return found
+
+
+def _said(giver: Env | Attacker) -> str:
+    """Who gave a reward, and how."""
+    if hasattr(giver, "poison"):
+        return f"attacker {type(giver).__name__}: poison()"
+    return f"environment {giver.spec.name}: step()"
 
 
 def _actions(actions: Any, spec: EnvSpec, batch: int, agent: Agent) -> Tensor:
