@@ -117,3 +117,11 @@ def test_damaged_attackers_are_refused(tmp_path):
 def test_an_attacker_that_does_not_learn_is_refused(tmp_path):
     with pytest.raises(UserError, match="does not learn"):
         attack(attack_config(attacker="uniform"), tmp_path / "run")
+
+
+def test_a_single_task_has_no_interval(tmp_path, command, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    code, stdout, _ = command(
+        "attack", "bandit", "--target", "ts", "--preset", "smoke", "--set", "tasks=1"
+    )
+    assert code == 0 and "±" not in stdout and "(1 tasks" in stdout

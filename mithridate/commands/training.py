@@ -62,6 +62,7 @@ def pretrain(
 
 def _say_clean_score(weights: Path, as_json: bool) -> None:
     from mithridate.model.weights import load_model
+    from mithridate.report.tables import interval
 
     card = load_model(weights)[1]
     if as_json:
@@ -70,7 +71,7 @@ def _say_clean_score(weights: Path, as_json: bool) -> None:
         metrics = card["metrics"]
         print(f"{weights}")
         print(
-            f"clean score {metrics['clean_mean']:.2f} ± {metrics['clean_ci95']:.2f} "
+            f"clean score {interval(metrics['clean_mean'], metrics['clean_ci95'])} "
             f"over {metrics['clean_tasks']} fresh tasks (seed {card['seed']})"
         )
 
@@ -138,6 +139,7 @@ def train(
     from mithridate.progress import TrainingProgress
     from mithridate.registry import ENVS
     from mithridate.report.figures import check_figure, training_curves
+    from mithridate.report.tables import interval
     from mithridate.training.adversarial import default_directory, train_adversarially
     from mithridate.training.loop import Watcher
     from mithridate.training.run_directory import read_log
@@ -164,7 +166,7 @@ def train(
     metrics = card["metrics"]
     print(f"{weights}")
     for name in ("clean", *ENVS.get(env).attacks):
-        print(f"{name:12} {metrics[f'{name}_mean']:6.2f} ± {metrics[f'{name}_ci95']:.2f}")
+        print(f"{name:12} {interval(metrics[f'{name}_mean'], metrics[f'{name}_ci95'])}")
     print(f"over {metrics['clean_tasks']} fresh tasks (seed {card['seed']})")
 
 
@@ -192,6 +194,7 @@ def attack(
     from mithridate.envs import env_of
     from mithridate.progress import TrainingProgress
     from mithridate.report.figures import check_figure, training_curves
+    from mithridate.report.tables import interval
     from mithridate.training.attack import LearnedAttack, default_directory, with_fingerprint
     from mithridate.training.attack import attack as run
     from mithridate.training.run_directory import read_log
@@ -218,7 +221,7 @@ def attack(
     print("score per round: " + " ".join(f"{line['score_mean']:.1f}" for line in log))
     print(
         f"{target} under these attackers: "
-        f"{metrics['final_mean']:.2f} ± {metrics['final_ci95']:.2f} "
+        f"{interval(metrics['final_mean'], metrics['final_ci95'])} "
         f"({config.tasks} tasks, eps {config.eps:g}, norm {metrics['used_norm_mean']:.2f} on "
         f"average, {metrics['used_norm_max']:.2f} at most, budget {config.budget:g}, "
         f"seed {config.seed})"

@@ -14,8 +14,13 @@ from mithridate.report.paper import colour_range, orange, paper_clean, paper_val
 ORANGE = (255, 128, 0)
 
 
-def interval(mean: float, ci95: float, digits: int = 2) -> str:
-    return f"{mean:.{digits}f}" if math.isnan(ci95) else f"{mean:.{digits}f} ± {ci95:.{digits}f}"
+def interval(mean: float | None, ci95: float | None, digits: int = 2) -> str:
+    """'12.34 ± 0.56'; of a single value there is no interval."""
+    if mean is None:
+        return "–"
+    if ci95 is None or math.isnan(ci95):
+        return f"{mean:.{digits}f}"
+    return f"{mean:.{digits}f} ± {ci95:.{digits}f}"
 
 
 def evaluation_table(evaluation: Evaluation) -> Table:
