@@ -124,6 +124,7 @@ class Lab:
             if wrong:  # `gc` is for what dead workers left behind
                 time.sleep(CLAIM_SECONDS + 0.2)
                 self._command(folder, tally, history, "gc")
+                self._command(folder, tally, history, "gc", "--empty-trash")
                 wrong = differences(scenario.result(folder), calm.result)
         for difference in wrong:
             tally.blame(_plain(difference, folder), history)
@@ -159,10 +160,10 @@ class Lab:
             running.kill()
         return running.end() < 0
 
-    def _command(self, folder: Path, tally: Tally, history: str, name: str) -> None:
-        running = start(("store", name, "--store", "store"), folder, cold=False)
+    def _command(self, folder: Path, tally: Tally, history: str, *words: str) -> None:
+        running = start(("store", *words, "--store", "store"), folder, cold=False)
         if running.end() != 0:
-            tally.blame(f"store {name} fails", history)
+            tally.blame(f"store {' '.join(words)} fails", history)
 
     @staticmethod
     def _must(running: Running) -> None:

@@ -195,3 +195,18 @@ def test_a_place_that_is_no_store_is_left_alone(tmp_path):
     with pytest.raises(UserError, match="is not a store"):
         Store.open(tmp_path)
     assert os.listdir(tmp_path) == ["notes.txt"]
+
+
+def test_half_written_files_are_garbage_once_nobody_can_be_writing_them(store):
+    half = [store.root / ".store.json.abcd1234", store.root / "graphs" / ".r.json.abcd1234"]
+    for path in half:
+        path.write_text("{")
+    put(store)
+    mine = store.root / ".notes"
+    mine.write_text("kept")
+    assert not {*half} & {*upkeep.garbage(store)}, "somebody may still be at it"
+    for path in (*half, mine):
+        os.utime(path, (1, 1))
+    assert {*half} <= {*upkeep.garbage(store)}
+    upkeep.collect(store)
+    assert not any(path.exists() for path in half) and mine.exists()

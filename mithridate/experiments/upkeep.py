@@ -20,6 +20,8 @@ from mithridate.experiments.store import Store
 from mithridate.files import inside, make_directory, reason, shown
 
 TRASH = "trash"
+HALF_MARKER = r"\.store\.json\.\w{8}"
+HALF_GRAPH = rf"\.{formats.PLAN}(\.json)?\.\w{{8}}"
 SET_ASIDE = rf"{formats.STAGE}-[0-9a-f]{{8}}"
 
 
@@ -64,7 +66,20 @@ def garbage(store: Store, *, look_on: bool = True) -> list[Path]:
     ]
     aside = store.folder("damaged")
     found += [aside / n for n in store.listed("damaged") if re.fullmatch(SET_ASIDE, n)]
+    found += [p for p in _half_written(store) if _is_old(store, p, look_on)]
     return found + store.claims.dead(look_on=look_on)
+
+
+def _half_written(store: Store) -> list[Path]:
+    """What killed processes left of the marker and of graphs (see `write_atomic`)."""
+    found = [store.root / n for n in os.listdir(store.root) if re.fullmatch(HALF_MARKER, n)]
+    graphs = store.folder("graphs")
+    return found + [graphs / n for n in store.listed("graphs") if re.fullmatch(HALF_GRAPH, n)]
+
+
+def _is_old(store: Store, path: Path, look_on: bool) -> bool:
+    """Whether nobody can still be writing it."""
+    return store.claims.age(path, look_on=look_on) >= store.claims.seconds
 
 
 def collect(store: Store) -> list[Path]:
