@@ -204,9 +204,9 @@ def test_half_written_files_are_garbage_once_nobody_can_be_writing_them(store):
     put(store)
     mine = store.root / ".notes"
     mine.write_text("kept")
-    assert not {*half} & {*upkeep.garbage(store)}, "somebody may still be at it"
+    assert not {*half} & {*garbage(store)}, "somebody may still be at it"
     for path in (*half, mine):
         os.utime(path, (1, 1))
-    assert {*half} <= {*upkeep.garbage(store)}
-    upkeep.collect(store)
+    assert {*half} <= {*garbage(store)}
+    collect(store)
     assert not any(path.exists() for path in half) and mine.exists()
