@@ -1,6 +1,7 @@
 """The data that flows through the library, and the three protocols.
 
-Axis letters, everywhere: B tasks, T steps, E episodes, A actions, S states, D features.
+Axis letters, everywhere: B tasks, T steps, E episodes, A actions, S states, K keys of attacks,
+D features.
 Everything is batched over B; a single task is B = 1.
 """
 
@@ -53,6 +54,8 @@ class EnvSpec:
     """(A, D): what is known of each action, the same in all tasks."""
     noise_size: int = 0
     """Standard normal numbers that one `step` consumes per task."""
+    n_attack_keys: int = 1
+    """How many situations attackers tell apart (K): see `Env.attack_key`."""
 
 
 @dataclass(frozen=True)
@@ -89,7 +92,7 @@ class Tasks:
         return type(self)(**{f.name: getattr(self, f.name).to(device) for f in fields(self)})
 
 
-LONGER = ("labels", "queries")
+LONGER = ("labels", "queries", "values")
 """Of contexts with T transitions there are T + 1 of these."""
 
 
@@ -109,6 +112,9 @@ class Contexts:
     """(B, T): where it led."""
     queries: Tensor | None = None
     """(B, T + 1): the state that each label is for."""
+    values: Tensor | None = None
+    """(B, T + 1, A), or (B, 1, A) if it is the same after all prefixes: what the environment says
+    that each action is worth where the label is for. For whoever makes other labels."""
 
     def tensors(self) -> dict[str, Tensor]:
         """The fields that there are."""
@@ -121,7 +127,8 @@ class Contexts:
 
     @classmethod
     def of(cls, tensors: Mapping[str, Tensor], batch: int, length: int) -> Contexts:
-        """Contexts from a file. A ValueError if they are not so many, of this length."""
+        """Contexts from a file, without values. A ValueError if they are not so many, of this
+        length."""
         for name, tensor in tensors.items():
             kind = torch.float32 if name == "rewards" else torch.int64
             if tensor.dtype != kind or tensor.shape != (batch, length + (name in LONGER)):
@@ -179,6 +186,11 @@ class Trajectory:
     """(B, T) int64."""
     optimal_after: Tensor
     """(B,) int64: the optimal action where the last episode ended."""
+    keys: Tensor
+    """(B, T) int64: what the environment gave attackers to tell situations apart by."""
+    values: Tensor | None = None
+    """(B, T + 1, A), or (B, 1, A) without states: what actions were worth in the last episode, at
+    its end too, if that was to be recorded."""
 
     def select(self, rows: slice) -> Trajectory:
         """Some of the tasks."""
@@ -188,21 +200,13 @@ class Trajectory:
         """What the agent saw in its only episode, with the optimal actions as labels."""
         labels = torch.cat([self.optimal_actions, self.optimal_after[:, None]], 1)
         if self.observations is None:
-            return Contexts(self.actions, self.observed_rewards, labels)
+            return Contexts(self.actions, self.observed_rewards, labels, values=self.values)
         assert isinstance(self.observations, Tensor)
         seen = self.observations[:, 0]  # (B, T + 1)
         return Contexts(
             self.actions, self.observed_rewards, labels,
-            states=seen[:, :-1], next_states=seen[:, 1:], queries=seen,
+            states=seen[:, :-1], next_states=seen[:, 1:], queries=seen, values=self.values,
         )  # fmt: skip
-
-    def observations_before(self) -> Observation:
-        """(B, T, ...): what the agent saw when it acted."""
-        return _map(self.observations, lambda x: x[:, :, :-1].flatten(1, 2))
-
-    def observations_after(self) -> Observation:
-        """(B, T, ...): what it saw next."""
-        return _map(self.observations, lambda x: x[:, :, 1:].flatten(1, 2))
 
 
 @dataclass(frozen=True)
@@ -217,6 +221,9 @@ class Step:
     true_rewards: Tensor
     """(B,) float32."""
     next_observation: Observation
+    key: Tensor
+    """(B,) int64 in 0 … K − 1: the situation that the action was taken in, as attackers tell them
+    apart."""
 
     def select(self, rows: slice) -> Step:
         """Some of the tasks. (A state is a tensor, a dict of tensors, or nothing.)"""
@@ -261,9 +268,14 @@ class Env(Protocol):
 
     def observe(self, state: State) -> Observation: ...
 
+    def attack_key(self, tasks: Tasks, state: State) -> Tensor:
+        """(B,) int64 in 0 … spec.n_attack_keys − 1: the situation, as attackers tell them apart,
+        whatever the agent observes of it. Attackers without a network have a table over keys and
+        actions. Not asked if there is but one key."""
+        ...
+
     def action_values(self, tasks: Tasks, state: State) -> Tensor:
-        """(B, A): what each action is worth; for bandits its mean reward, for MDPs Q*. Numbers of
-        states may also be (B, T); then the values are (B, T, A)."""
+        """(B, A): what each action is worth; for bandits its mean reward, for MDPs Q*."""
         ...
 
     def optimal_action(self, tasks: Tasks, state: State) -> Tensor:
@@ -279,7 +291,8 @@ class Env(Protocol):
     ) -> Contexts:
         """Pretraining data: one context of `length` transitions for each task. With `poison`, some
         of the rewards are corrupted by attacks of many kinds, and whoever acted saw only those: an
-        action must not tell what the true reward was."""
+        action must not tell what the true reward was. It says what actions are worth (`values`):
+        training on second-best actions needs that."""
         ...
 
 

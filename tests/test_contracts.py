@@ -140,7 +140,9 @@ def test_contexts(env):
     if env.spec.n_states is not None:
         assert data.states.shape == data.next_states.shape == (5, 9)
         assert data.queries.shape == (5, 10)
-        assert env.action_values(tasks, data.queries).shape == (5, 10, env.spec.n_actions)
+    assert data.values.shape in {(5, 10, env.spec.n_actions), (5, 1, env.spec.n_actions)}
+    labelled = data.values.expand(5, 10, -1).gather(2, data.labels[..., None]).squeeze(2)
+    torch.testing.assert_close(labelled, data.values.amax(2).expand(5, 10))
 
 
 def test_poisoned_contexts(env):
@@ -156,7 +158,7 @@ def test_poisoned_contexts(env):
 
     def equal(a, b):
         pairs = zip(a.tensors().values(), b.tensors().values(), strict=True)
-        return torch.stack([(x == y).all(1) for x, y in pairs]).all(0)
+        return torch.stack([(x == y).flatten(1).all(1) for x, y in pairs]).all(0)
 
     for switching in (0.0, 0.5):
         dirty = poisoned(30.0, switching)
@@ -174,6 +176,37 @@ def test_poisoned_contexts(env):
     some = torch.arange(n) % 2 == 0
     same = equal(poisoned(some.float(), 0.5), clean)
     assert same[~some].all() and not same[some].all(), "each context has a budget of its own"
+
+
+def test_keys_are_those_of_the_states(env):
+    """The rollout records the keys, and hands them to the attacker; what it recorded of values is
+    what the environment says."""
+
+    class Notes:
+        def reset(self, spec, tasks, rng):
+            self.keys, self.values = [], []
+
+        def poison(self, step):
+            assert torch.equal(step.key, env.attack_key(tasks, step.state))
+            self.keys.append(step.key.clone())
+            self.values.append(env.action_values(tasks, step.state))
+            if env.spec.n_attack_keys > 1:
+                step.key.add_(1)  # what it is handed is its own
+            return step.true_rewards
+
+        def cost(self):
+            return torch.zeros(4)
+
+    tasks, notes = env.sample_tasks(4, Rng(0)), Notes()
+    lived = rollout(
+        env, tasks, AGENTS.create("uniform"), notes, 0.5, rng=Rng(1), record_values=True
+    )
+    assert torch.equal(lived.keys, torch.stack(notes.keys, 1))
+    assert lived.keys.min() >= 0 and lived.keys.max() < env.spec.n_attack_keys
+    values = torch.stack(notes.values, 1)
+    assert torch.equal(lived.values[:, : env.spec.horizon].expand_as(values), values)
+    after = lived.values[torch.arange(4), -1].gather(1, lived.optimal_after[:, None]).squeeze(1)
+    torch.testing.assert_close(after, lived.values[:, -1].amax(1))
 
 
 @pytest.mark.parametrize("preset", PRESETS)

@@ -286,6 +286,7 @@ def test_a_task_learns_what_differs_from_the_others():
         proposed_rewards=rewards + shift, observed_rewards=rewards + shift,
         poisoned=torch.arange(10)[None] < 5, optimal_actions=torch.zeros(1, 10, dtype=torch.int64),
         optimal_after=torch.zeros(1, dtype=torch.int64),
+        keys=torch.zeros(1, 10, dtype=torch.int64),
     )  # fmt: skip
     for known, sign in ((0.0, 1), (10.0, -1)):
         attacker = PooledAttacker(PooledConfig(discount=0.0, iterations=1, penalty=0.0))

@@ -29,7 +29,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from mithridate.attackers.offsets import OffsetAttacker
+from mithridate.attackers.offsets import NEEDS_ARMS, OffsetAttacker, are_arms
 from mithridate.attackers.per_task import LearnsPerTask, PerTask, adam, moments
 from mithridate.budget import excess, norm, project
 from mithridate.config import Config, NonNegativeFloat, Positive, PositiveFloat
@@ -82,8 +82,8 @@ class GaussianAttacker(LearnsPerTask, OffsetAttacker):
     # Acting ----------------------------------------------------------------------------------
 
     def choose(self, spec: EnvSpec, tasks: Tasks, rng: TaskStreams) -> tuple[Tensor, Tensor]:
-        if spec.n_states is not None:
-            raise UserError("attacker 'gaussian' needs arms without states; in rooms use tabular")
+        if not are_arms(spec, tasks):
+            raise UserError(f"attacker 'gaussian' {NEEDS_ARMS}; in rooms use tabular")
         arms, known = spec.n_actions, self._tasks.state.get("offsets")
         if known is not None and known.shape[1] != arms:
             trained = known.shape[1]

@@ -63,6 +63,9 @@ class Arms:
     def observe(self, state: None) -> None:
         return None
 
+    def attack_key(self, tasks: ArmTasks, state: None) -> Tensor:
+        return torch.zeros(len(tasks), dtype=torch.int64, device=tasks.device)
+
     def action_values(self, tasks: ArmTasks, state: None) -> Tensor:
         return tasks.means
 
