@@ -77,9 +77,9 @@ def _rollout(
     secrets = Secrets(env, tasks.copy(), eps, attacker)
     if privileged:
         agent.reveal(secrets)  # type: ignore[attr-defined]
-    agent.reset(spec, batch, rng.child("agent").streams(tasks.ids, device))
+    agent.reset(spec, batch, rng.child("agent").streams(tasks.luck, device))
     if attacker is not None:
-        attacker.reset(spec, tasks.copy(), rng.child("attacker").streams(tasks.ids, device))
+        attacker.reset(spec, tasks.copy(), rng.child("attacker").streams(tasks.luck, device))
 
     learning = _learning_episodes(agent)
     first = -learning if record_learning else 0
@@ -91,8 +91,8 @@ def _rollout(
         if episode in (-learning, 0):
             # Learning has luck of its own, so that in what is measured all agents have the same.
             luck = rng.child("learning") if episode < 0 else rng
-            noise = luck.child("noise").streams(tasks.ids, device)
-            contamination = luck.child("contamination").streams(tasks.ids, device)
+            noise = luck.child("noise").streams(tasks.luck, device)
+            contamination = luck.child("contamination").streams(tasks.luck, device)
         state = env.reset(tasks)
         obs = own(env.observe(state))
         record.begin(episode, obs)

@@ -8,7 +8,7 @@ Everything is batched over B; a single task is B = 1.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol, TypeVar
 
 import torch
@@ -58,15 +58,36 @@ class EnvSpec:
     """How many situations attackers tell apart (K): see `Env.attack_key`."""
 
 
+COPIES = 2**40
+"""Tasks have ids below this, so that every episode of every task has luck of its own."""
+
+
 @dataclass(frozen=True)
 class Tasks:
-    """A batch of B tasks: every field is a tensor whose first axis is B."""
+    """A batch of B tasks: every field is a tensor whose first axis is B. A task may be in it
+    several times; these are different episodes."""
 
     ids: Tensor
-    """(B,) int64. A task's identity: it selects its random streams."""
+    """(B,) int64. A task's identity: what belongs to the task is found by it."""
+    episodes: Tensor | None = field(default=None, kw_only=True)
+    """(B,) int64: which of its task's episodes each is; all are the first ones if None."""
 
     def __len__(self) -> int:
         return len(self.ids)
+
+    @property
+    def luck(self) -> Tensor:
+        """(B,) int64: what selects the random streams. The luck of an episode does not depend on
+        how many there are of its task, and that of the first is the task's id."""
+        return self.ids if self.episodes is None else self.ids + COPIES * self.episodes
+
+    def repeat(self: TasksT, times: int) -> TasksT:
+        """So many episodes of each task, one after the other: (B · times)."""
+        if self.episodes is not None:
+            raise ValueError("these tasks are repeated already")
+        each = {name: t.repeat_interleave(times, 0) for name, t in self.tensors().items()}
+        episodes = torch.arange(times, device=self.device).repeat(len(self))
+        return type(self)(**each, episodes=episodes)
 
     @property
     def device(self) -> torch.device:
@@ -74,22 +95,26 @@ class Tasks:
 
     def select(self: TasksT, index: Tensor | slice) -> TasksT:
         """Some of the tasks, in the order of `index`."""
-        return type(self)(**{f.name: getattr(self, f.name)[index] for f in fields(self)})
+        return type(self)(**{name: tensor[index] for name, tensor in self.tensors().items()})
 
     @classmethod
     def cat(cls: type[TasksT], parts: Sequence[TasksT]) -> TasksT:
         """One batch after the other."""
-        return cls(**{f.name: torch.cat([getattr(p, f.name) for p in parts]) for f in fields(cls)})
+        every = [p.tensors() for p in parts]
+        if any("episodes" in tensors for tensors in every):
+            every = [{"episodes": torch.zeros_like(t["ids"]), **t} for t in every]
+        return cls(**{name: torch.cat([t[name] for t in every]) for name in every[0]})
 
     def tensors(self) -> dict[str, Tensor]:
-        return {f.name: getattr(self, f.name) for f in fields(self)}
+        """The fields that there are."""
+        return {f.name: t for f in fields(self) if (t := getattr(self, f.name)) is not None}
 
     def copy(self: TasksT) -> TasksT:
         """The same tasks in memory of their own."""
         return type(self)(**{name: tensor.clone() for name, tensor in self.tensors().items()})
 
     def to(self: TasksT, device: torch.device | str) -> TasksT:
-        return type(self)(**{f.name: getattr(self, f.name).to(device) for f in fields(self)})
+        return type(self)(**{name: tensor.to(device) for name, tensor in self.tensors().items()})
 
 
 LONGER = ("labels", "queries", "values")
@@ -192,7 +217,7 @@ class Trajectory:
     """(B, T + 1, A), or (B, 1, A) without states: what actions were worth in the last episode, at
     its end too, if that was to be recorded."""
 
-    def select(self, rows: slice) -> Trajectory:
+    def select(self, rows: Tensor | slice) -> Trajectory:
         """Some of the tasks."""
         return Trajectory(**{name: _rows(value, rows) for name, value in vars(self).items()})
 
@@ -339,7 +364,7 @@ def own(observation: Any) -> Any:
     return _map(observation, lambda x: x.clone())
 
 
-def _rows(value: Any, rows: slice) -> Any:
+def _rows(value: Any, rows: Tensor | slice) -> Any:
     return _map(value, lambda x: x[rows])
 
 

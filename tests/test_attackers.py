@@ -317,3 +317,31 @@ def test_nothing_falls_back_where_there_are_neither_arms_nor_keys(name):
     with pytest.raises(UserError, match="needs") as refused:
         ATTACKERS.create(name).reset(spec, tasks, Rng(1).streams(tasks.ids))
     assert "\n" not in str(refused.value)
+
+
+def test_of_two_episodes_of_a_task_the_gradients_are_averaged(env):
+    """A first update moves Adam's first moment by a tenth of the gradient: so it is the mean of
+    what it would be after either episode."""
+    config = GaussianConfig(iterations=1)
+    tasks = env.sample_tasks(3, Rng(0)).repeat(2)
+    lived = rollout(env, tasks, AGENTS.create("uniform"), GaussianAttacker(config), 0.5, rng=Rng(1))
+
+    def moment(rows):
+        attacker = GaussianAttacker(config)
+        some = tasks.select(rows)
+        attacker.reset(env.spec, some, Rng(1).streams(some.luck))
+        attacker.update(lived.select(rows))
+        return attacker.tensors()["first"]
+
+    # The same episode twice is exactly as good as once, update after update.
+    alone, twice = GaussianAttacker(), GaussianAttacker()
+    index = torch.arange(0, 6, 2)
+    for attacker, rows in ((alone, index), (twice, index.repeat_interleave(2))):
+        some = tasks.select(rows)
+        for number in range(3):
+            attacker.reset(env.spec, some, Rng(number).streams(some.luck))
+            attacker.update(lived.select(rows))
+    for name, tensor in alone.tensors().items():
+        assert torch.equal(twice.tensors()[name], tensor), name
+    first, second = moment(slice(0, None, 2)), moment(slice(1, None, 2))
+    torch.testing.assert_close(moment(slice(None)), (first + second) / 2)

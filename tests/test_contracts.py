@@ -105,7 +105,8 @@ def test_tasks_depend_only_on_rng_and_id(env):
 
 
 def same_tasks(a, b) -> bool:
-    return all(torch.equal(getattr(a, f), getattr(b, f)) for f in a.__dataclass_fields__)
+    mine, other = a.tensors(), b.tensors()
+    return mine.keys() == other.keys() and all(torch.equal(t, other[k]) for k, t in mine.items())
 
 
 def test_environment_shapes_and_oracle(env):
@@ -310,3 +311,83 @@ def test_a_learning_attacker_is_restored_by_its_tensors(env, attacker):
         first, second = learn(attacker, number), learn(copy, number)
         assert torch.equal(first.proposed_rewards, second.proposed_rewards)
     assert not torch.equal(learn(attacker, 2).proposed_rewards, first.proposed_rewards)
+
+
+# Several episodes of a task ------------------------------------------------------------------
+
+
+def test_episodes_of_a_task_have_luck_of_their_own(env, attacker):
+    """Copies agree in the task and differ in luck; an episode is what it is, however many others
+    there are of its task; the first is what the task alone gives."""
+    tasks, agent = env.sample_tasks(4, Rng(0)), AGENTS.create("uniform")
+    plain = rollout(env, tasks, agent, attacker, 0.5, rng=Rng(1))
+    lived = {}
+    for times in (1, 2, 3):
+        copies = tasks.repeat(times)
+        assert copies.ids.tolist() == [i for i in range(4) for _ in range(times)]
+        assert same_tasks(copies.select(slice(0, None, times)), tasks.repeat(1))
+        lived[times] = rollout(env, copies, agent, attacker, 0.5, rng=Rng(1))
+    assert_same(lived[1], plain, attacker)
+    for times, e in ((2, 0), (2, 1), (3, 0), (3, 1)):
+        wanted = lived[3].select(slice(e, None, 3))
+        assert_same(lived[times].select(slice(e, None, times)), wanted, attacker)
+    first, second, third = (lived[3].select(slice(e, None, 3)) for e in range(3))
+    for one, other in ((first, second), (second, third), (first, third)):
+        assert (one.actions != other.actions).any(1).all(), "the agent's luck"
+        assert (one.poisoned != other.poisoned).any(1).all(), "the contamination"
+        if env.spec.noise_size:
+            assert (one.true_rewards != other.true_rewards).any(1).all(), "the noise"
+
+
+def assert_same(one, other, attacker):
+    for field in FIELDS:
+        if field in ("proposed_rewards", "observed_rewards") and hasattr(attacker, "model"):
+            # Products of matrices round by batch.
+            torch.testing.assert_close(getattr(one, field), getattr(other, field))
+        else:
+            assert torch.equal(getattr(one, field), getattr(other, field)), field
+
+
+def test_repeated_tasks_are_cut_and_joined(env):
+    tasks = env.sample_tasks(3, Rng(0))
+    copies = tasks.repeat(2)
+    assert len(copies.luck.unique()) == 6
+    joined = type(tasks).cat([tasks, copies.select(slice(4, None))])
+    assert torch.equal(joined.luck, torch.cat([tasks.ids, copies.luck[4:]]))
+    assert same_tasks(copies.copy(), copies) and same_tasks(copies.to("cpu"), copies)
+    assert "episodes" not in tasks.tensors()
+    with pytest.raises(ValueError, match="already"):
+        copies.repeat(2)
+
+
+def test_an_attacker_learns_from_all_episodes_of_a_task(env, attacker):
+    """By the gradient of one update, a tenth of which is Adam's first moment after it. (Adam itself
+    makes much of rounding where there is nothing to learn.)"""
+    if not hasattr(attacker, "forget"):
+        pytest.skip("has nothing for single tasks")
+    tasks, agent = env.sample_tasks(4, Rng(0)), AGENTS.create("uniform")
+
+    def moment(some, lived):
+        new = ATTACKERS.create(attacker.registered_name, budget=1.0, iterations=1)
+        new.reset(env.spec, some, Rng(1).streams(some.luck))
+        new.update(lived)
+        found = new.tensors()
+        assert found["ids"].tolist() == [0, 1, 2, 3] and (found["updates"] == 1).all()
+        return torch.cat([t.flatten() for name, t in found.items() if name.endswith("first")])
+
+    def close(one, other):
+        torch.testing.assert_close(one, other, rtol=1e-5, atol=1e-6)
+
+    lived = rollout(env, tasks, agent, attacker, 0.5, rng=Rng(1))
+    for times in (2, 3):  # the same episode again teaches what it teaches once
+        index = torch.arange(4).repeat_interleave(times)
+        close(moment(tasks.repeat(times), lived.select(index)), moment(tasks, lived))
+    # Episodes that differ all count, in whatever order they come.
+    copies = tasks.repeat(2)
+    lived = rollout(env, copies, agent, attacker, 0.5, rng=Rng(1))
+    both = moment(copies, lived)
+    order = torch.tensor([5, 0, 3, 6, 1, 7, 2, 4])
+    close(moment(copies.select(order), lived.select(order)), both)
+    for e in (0, 1):
+        one = moment(tasks, lived.select(slice(e, None, 2)))
+        assert (one - both).abs().max() > 1e-3

@@ -9,7 +9,7 @@ are. One episode in a round still says little about the hundreds of entries of a
 attackers, which the paper does not have, therefore also have logits in common, one set for each
 kind of entry that the environment tells apart (`tasks.kinds`: in Darkroom2 what the cell that is
 reached is worth, and whether the agent stays); these learn from all tasks, and a task's own come on
-top.
+top. Of several episodes of a task, what each would teach is averaged.
 
 The budget B bounds, per task, the norm over keys and actions of the *mean* offset. An attack
 beyond it is mixed with "no offset" until its norm is B.
@@ -22,7 +22,7 @@ import math
 import torch
 from torch import Tensor
 
-from mithridate.attackers.per_task import LearnsPerTask, PerTask, adam, moments
+from mithridate.attackers.per_task import Episodes, LearnsPerTask, PerTask, adam, moments
 from mithridate.budget import excess, mixed, norm
 from mithridate.config import (
     IN_ROOMS,
@@ -128,27 +128,27 @@ class TabularAttacker(LearnsPerTask, OffsetTable):
         fresh = {"logits": torch.zeros(len(OFFSETS)), **moments(len(OFFSETS))}
         self._kinds = self._common.rows(kinds.cpu(), fresh)  # (B, K, A)
         logits = self._tasks.state["logits"][self._rows]
-        return self._together(logits, self._common.state["logits"]).softmax(-1).to(tasks.device)
-
-    def _together(self, logits: Tensor, common: Tensor) -> Tensor:
-        return logits + common[self._kinds]
+        common = self._common.state["logits"][self._kinds]
+        return (logits + common).softmax(-1).to(tasks.device)
 
     def update(self, trajectory: Trajectory) -> dict[str, float]:
         """Learn from the rollout that the last `reset` began. Returns what to log."""
-        mine, common = self._tasks.at(self._rows), dict(self._common.state)
-        batch, keys, actions, choices = mine["logits"].shape
+        episodes = Episodes(self._rows)
+        mine, common = self._tasks.at(episodes.rows), dict(self._common.state)
+        kinds = episodes.first(self._kinds)  # (M, K, A)
+        tasks, keys, actions, choices = mine["logits"].shape
         place = trajectory.keys.cpu() * actions + trajectory.actions.cpu()  # (B, T)
         rewards = trajectory.true_rewards.cpu()
-        losses = surprising_losses(rewards, place, keys * actions, self.config.discount)
+        losses = surprising_losses(rewards, place, keys * actions, self.config.discount, episodes)
         weights = losses * trajectory.poisoned.cpu()
         shift = (trajectory.proposed_rewards.cpu() - rewards).round().long() + 1
-        zeros = torch.zeros(batch, keys * actions * choices)
+        zeros = torch.zeros(len(place), keys * actions * choices)
         taken = zeros.scatter_add(1, place * choices + shift, weights) / weights.shape[1]
-        taken = taken.view(batch, keys, actions, choices)
+        taken = episodes.mean(taken).view(tasks, keys, actions, choices)
         total = taken.sum(-1, keepdim=True)  # of the weights, by key and action
         for _ in range(self.config.iterations):
             with torch.enable_grad():
-                x = self._together(mine["logits"], common["logits"]).requires_grad_()
+                x = (mine["logits"] + common["logits"][kinds]).requires_grad_()
                 p = x.softmax(-1)
                 price = self.config.penalty * excess(mean_offsets(p), self.config.budget)
                 gradient = -torch.autograd.grad(price.sum(), x)[0]
@@ -156,14 +156,14 @@ class TabularAttacker(LearnsPerTask, OffsetTable):
             step = adam(mine, gradient.flatten(1), self.config.learning_rate)
             mine["logits"] = mine["logits"] + step.view(gradient.shape)
             pooled = torch.zeros_like(common["logits"]).index_add(
-                0, self._kinds.flatten(), gradient.view(-1, choices)
+                0, kinds.flatten(), gradient.view(-1, choices)
             )
             common["logits"] = common["logits"] + adam(
                 common, pooled, self.config.common_learning_rate
             )
-        self._tasks.put(self._rows, mine)
+        self._tasks.put(episodes.rows, mine)
         self._common.state = common
-        p = self._together(mine["logits"], common["logits"]).softmax(-1)
+        p = (mine["logits"] + common["logits"][kinds]).softmax(-1)
         lengths = norm(mean_offsets(mixed(p, OFFSETS, self.config.budget)))
         return {"norm_mean": lengths.mean().item(), "norm_max": lengths.max().item()}
 
@@ -178,7 +178,9 @@ class PooledAttacker(TabularAttacker):
         super().__init__(config or PooledConfig())
 
 
-def surprising_losses(rewards: Tensor, place: Tensor, places: int, discount: float) -> Tensor:
+def surprising_losses(
+    rewards: Tensor, place: Tensor, places: int, discount: float, episodes: Episodes
+) -> Tensor:
     """(B, T): how much less was earned after each step than is usual, for all tasks, at that step,
     and, of what is left, than is usual at that place (B, T) of that task. In units of their
     standard deviation."""
@@ -189,7 +191,8 @@ def surprising_losses(rewards: Tensor, place: Tensor, places: int, discount: flo
         after = after - after.mean(0)
     zeros = torch.zeros(len(rewards), places)
     visits = zeros.scatter_add(1, place, torch.ones_like(after))
-    usual = zeros.scatter_add(1, place, after) / visits.clamp(min=1)
+    visits, total = episodes.sum(visits), episodes.sum(zeros.scatter_add(1, place, after))
+    usual = episodes.each(total / visits.clamp(min=1))
     losses = usual.gather(1, place) - after
     return losses / losses.std(correction=0).clamp(min=1e-6)
 
