@@ -66,10 +66,12 @@ class TaskStreams:
     """Random numbers for B tasks at once, each task drawing from a stream of its own.
 
     Draws of different kinds or widths come from different streams, so that an agent may
-    interleave them freely. They are made in blocks, because a step is short and a call is dear.
+    interleave them freely. They are made in blocks, because a step is short and a call is dear;
+    how long a block is changes nothing in what is drawn.
     """
 
-    BLOCK = 64  # steps drawn ahead
+    BLOCK = 64  # steps drawn ahead, at most
+    AHEAD = 4096  # numbers that a task's block has, at most, if it is longer than a step
 
     def __init__(self, rng: Rng, ids: list[int], device: torch.device) -> None:
         self._rng = rng
@@ -80,6 +82,11 @@ class TaskStreams:
 
     def __len__(self) -> int:
         return len(self._ids)
+
+    @classmethod
+    def block(cls, n: int) -> int:
+        """Steps that are drawn ahead if each has n numbers."""
+        return min(cls.BLOCK, max(1, cls.AHEAD // n))
 
     def select(self, part: slice) -> TaskStreams:
         """The streams of some of the tasks, from their beginning."""
@@ -96,8 +103,8 @@ class TaskStreams:
     def _next(self, kind: str, n: int) -> Tensor:
         if n == 0:
             return torch.empty(len(self), 0, device=self.device)
-        block, used = self._blocks.get((kind, n), (None, self.BLOCK))
-        if block is None or used == self.BLOCK:
+        block, used = self._blocks.get((kind, n), (None, 0))
+        if block is None or used == len(block):
             block, used = self._draw(kind, n), 0
         self._blocks[kind, n] = (block, used + 1)
         return block[used]
@@ -109,7 +116,7 @@ class TaskStreams:
             self._generators[kind, n] = [
                 np.random.Generator(np.random.Philox(key=key)) for key in keys
             ]
-        out = np.empty((len(self._ids), self.BLOCK, n), dtype=np.float32)  # (B, block, n)
+        out = np.empty((len(self._ids), self.block(n), n), dtype=np.float32)  # (B, block, n)
         for row, generator in zip(out, self._generators[kind, n], strict=True):
             if kind == "uniform":
                 generator.random(out=row, dtype=np.float32)

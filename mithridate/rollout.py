@@ -45,15 +45,19 @@ def rollout(
     rng: Rng,
     episodes: int = 1,
     record_learning: bool = False,
+    record_values: bool = False,
     on_step: Callable[[], None] | None = None,
 ) -> Trajectory:
     """Let `agent` act in every task; each reward is replaced with probability `eps` (a number, or
     one for each task) by the attacker's. Only the last `episodes` episodes are recorded; an agent
-    with `learning_episodes` lives through those first; `record_learning` keeps them too. `on_step`
-    is called after every step.
+    with `learning_episodes` lives through those first; `record_learning` keeps them too.
+    `record_values` keeps what actions were worth in the last episode. `on_step` is called after
+    every step.
     """
     with blaming(agent, attacker, env):
-        return _rollout(env, tasks, agent, attacker, eps, rng, episodes, record_learning, on_step)
+        return _rollout(
+            env, tasks, agent, attacker, eps, rng, episodes, record_learning, record_values, on_step
+        )
 
 
 def _rollout(
@@ -65,6 +69,7 @@ def _rollout(
     rng: Rng,
     episodes: int,
     record_learning: bool,
+    record_values: bool,
     on_step: Callable[[], None] | None,
 ) -> Trajectory:
     spec, batch, device = env.spec, len(tasks), tasks.device
@@ -72,19 +77,22 @@ def _rollout(
     secrets = Secrets(env, tasks.copy(), eps, attacker)
     if privileged:
         agent.reveal(secrets)  # type: ignore[attr-defined]
-    agent.reset(spec, batch, rng.child("agent").streams(tasks.ids, device))
+    agent.reset(spec, batch, rng.child("agent").streams(tasks.luck, device))
     if attacker is not None:
-        attacker.reset(spec, tasks.copy(), rng.child("attacker").streams(tasks.ids, device))
+        attacker.reset(spec, tasks.copy(), rng.child("attacker").streams(tasks.luck, device))
 
     learning = _learning_episodes(agent)
     first = -learning if record_learning else 0
-    record = _Recorder(batch, first, episodes - first, spec.horizon, device)
+    keyed = spec.n_attack_keys > 1
+    record = _Recorder(batch, first, episodes - first, spec.horizon, device, keyed)
+    key = torch.zeros(batch, dtype=torch.int64, device=device)
+    values: list[Tensor] = []  # (B, A) each
     for episode in range(-learning, episodes):
         if episode in (-learning, 0):
             # Learning has luck of its own, so that in what is measured all agents have the same.
             luck = rng.child("learning") if episode < 0 else rng
-            noise = luck.child("noise").streams(tasks.ids, device)
-            contamination = luck.child("contamination").streams(tasks.ids, device)
+            noise = luck.child("noise").streams(tasks.luck, device)
+            contamination = luck.child("contamination").streams(tasks.luck, device)
         state = env.reset(tasks)
         obs = own(env.observe(state))
         record.begin(episode, obs)
@@ -94,17 +102,23 @@ def _rollout(
                 secrets.state = own(state)
             actions = _actions(agent.act(own(obs)), spec, batch, agent)
             optimal = env.optimal_action(tasks, state)
+            if keyed:
+                key = _keys(env.attack_key(tasks, state), spec, batch)
+            if record_values and episode == episodes - 1 and (state is not None or not values):
+                values.append(env.action_values(tasks, state))
             next_state, paid = env.step(tasks, state, actions, noise.normal(spec.noise_size))
             true = _rewards(paid, batch, env)
             next_obs = own(env.observe(next_state))
             hit = contamination.uniform().squeeze(1) < eps  # (B,)
             proposed = true
             if attacker is not None:
-                step = Step(t, own(obs), own(state), own(actions), own(true), own(next_obs))
+                step = Step(
+                    t, own(obs), own(state), own(actions), own(true), own(next_obs), own(key)
+                )
                 proposed = _rewards(attacker.poison(step), batch, attacker)
             observed = torch.where(hit, proposed, true)
             record.step(
-                episode, t, next_obs,
+                episode, t, next_obs, keys=key,
                 actions=actions, true_rewards=true, proposed_rewards=proposed,
                 observed_rewards=observed, poisoned=hit, optimal_actions=optimal,
             )  # fmt: skip
@@ -113,7 +127,11 @@ def _rollout(
             if on_step is not None:
                 on_step()
         getattr(agent, "end_episode", _nothing)()
-    return record.trajectory(env.optimal_action(tasks, state))
+    if record_values and state is not None:
+        values.append(env.action_values(tasks, state))
+    return record.trajectory(
+        env.optimal_action(tasks, state), torch.stack(values, 1) if values else None
+    )
 
 
 def _nothing() -> None:
@@ -158,6 +176,18 @@ def _said(giver: Env | Attacker) -> str:
     return f"environment {giver.spec.name}: step()"
 
 
+def _keys(keys: Any, spec: EnvSpec, batch: int) -> Tensor:
+    """The environment's keys (B,), or an error that says what is wrong."""
+    what = f"environment {spec.name}: attack_key()"
+    if not _plain(keys) or keys.dtype != torch.int64 or keys.shape != (batch,):
+        raise UserError(f"{what} must return an int64 tensor of shape ({batch},)")
+    low, high = torch.aminmax(keys)
+    if low < 0 or high >= spec.n_attack_keys:
+        raise UserError(f"{what} must return keys in 0…{spec.n_attack_keys - 1}")
+    found: Tensor = keys
+    return found
+
+
 def _actions(actions: Any, spec: EnvSpec, batch: int, agent: Agent) -> Tensor:
     """The agent's actions in memory of their own, or an error that says what is wrong."""
     name = type(getattr(agent, "wraps", agent)).__name__
@@ -182,8 +212,9 @@ class _Recorder:
     """Pre-allocated storage for a Trajectory. Episodes before the `first` are not kept."""
 
     def __init__(
-        self, batch: int, first: int, episodes: int, horizon: int, device: torch.device
-    ) -> None:
+        self, batch: int, first: int, episodes: int, horizon: int, device: torch.device,
+        keyed: bool,
+    ) -> None:  # fmt: skip
         self._first, self._horizon = first, horizon
         shape = (episodes * horizon, batch)  # a step is a row, and written at once
         require(STEP * math.prod(shape), f"{episodes} episodes of {batch} tasks")
@@ -195,6 +226,8 @@ class _Recorder:
             "poisoned": torch.bool,
             "optimal_actions": torch.int64,
         }
+        if keyed:
+            types["keys"] = torch.int64
         self._fields = {
             name: torch.zeros(shape, dtype=t, device=device) for name, t in types.items()
         }
@@ -208,12 +241,16 @@ class _Recorder:
         if episode < self._first:
             return
         self._observations[-1].append(next_obs)
-        for name, value in values.items():
-            self._fields[name][(episode - self._first) * self._horizon + t] = value
+        for name, field in self._fields.items():
+            field[(episode - self._first) * self._horizon + t] = values[name]
 
-    def trajectory(self, optimal_after: Tensor) -> Trajectory:
+    def trajectory(self, optimal_after: Tensor, values: Tensor | None) -> Trajectory:
         by_task = {name: field.T.contiguous() for name, field in self._fields.items()}  # (B, T)
-        return Trajectory(observations=self._stacked(), optimal_after=optimal_after, **by_task)
+        if "keys" not in by_task:  # there is but one: a single number stands for all
+            by_task["keys"] = by_task["actions"].new_zeros(1, 1).expand_as(by_task["actions"])
+        return Trajectory(
+            observations=self._stacked(), optimal_after=optimal_after, values=values, **by_task
+        )
 
     def _stacked(self) -> Observation:
         """(B, E, horizon + 1, ...)"""

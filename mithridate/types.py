@@ -1,13 +1,14 @@
 """The data that flows through the library, and the three protocols.
 
-Axis letters, everywhere: B tasks, T steps, E episodes, A actions, S states, D features.
+Axis letters, everywhere: B tasks, T steps, E episodes, A actions, S states, K keys of attacks,
+D features.
 Everything is batched over B; a single task is B = 1.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol, TypeVar
 
 import torch
@@ -53,17 +54,40 @@ class EnvSpec:
     """(A, D): what is known of each action, the same in all tasks."""
     noise_size: int = 0
     """Standard normal numbers that one `step` consumes per task."""
+    n_attack_keys: int = 1
+    """How many situations attackers tell apart (K): see `Env.attack_key`."""
+
+
+COPIES = 2**40
+"""Tasks have ids below this, so that every episode of every task has luck of its own."""
 
 
 @dataclass(frozen=True)
 class Tasks:
-    """A batch of B tasks: every field is a tensor whose first axis is B."""
+    """A batch of B tasks: every field is a tensor whose first axis is B. A task may be in it
+    several times; these are different episodes."""
 
     ids: Tensor
-    """(B,) int64. A task's identity: it selects its random streams."""
+    """(B,) int64. A task's identity: what belongs to the task is found by it."""
+    episodes: Tensor | None = field(default=None, kw_only=True)
+    """(B,) int64: which of its task's episodes each is; all are the first ones if None."""
 
     def __len__(self) -> int:
         return len(self.ids)
+
+    @property
+    def luck(self) -> Tensor:
+        """(B,) int64: what selects the random streams. The luck of an episode does not depend on
+        how many there are of its task, and that of the first is the task's id."""
+        return self.ids if self.episodes is None else self.ids + COPIES * self.episodes
+
+    def repeat(self: TasksT, times: int) -> TasksT:
+        """So many episodes of each task, one after the other: (B · times)."""
+        if self.episodes is not None:
+            raise ValueError("these tasks are repeated already")
+        each = {name: t.repeat_interleave(times, 0) for name, t in self.tensors().items()}
+        episodes = torch.arange(times, device=self.device).repeat(len(self))
+        return type(self)(**each, episodes=episodes)
 
     @property
     def device(self) -> torch.device:
@@ -71,25 +95,29 @@ class Tasks:
 
     def select(self: TasksT, index: Tensor | slice) -> TasksT:
         """Some of the tasks, in the order of `index`."""
-        return type(self)(**{f.name: getattr(self, f.name)[index] for f in fields(self)})
+        return type(self)(**{name: tensor[index] for name, tensor in self.tensors().items()})
 
     @classmethod
     def cat(cls: type[TasksT], parts: Sequence[TasksT]) -> TasksT:
         """One batch after the other."""
-        return cls(**{f.name: torch.cat([getattr(p, f.name) for p in parts]) for f in fields(cls)})
+        every = [p.tensors() for p in parts]
+        if any("episodes" in tensors for tensors in every):
+            every = [{"episodes": torch.zeros_like(t["ids"]), **t} for t in every]
+        return cls(**{name: torch.cat([t[name] for t in every]) for name in every[0]})
 
     def tensors(self) -> dict[str, Tensor]:
-        return {f.name: getattr(self, f.name) for f in fields(self)}
+        """The fields that there are."""
+        return {f.name: t for f in fields(self) if (t := getattr(self, f.name)) is not None}
 
     def copy(self: TasksT) -> TasksT:
         """The same tasks in memory of their own."""
         return type(self)(**{name: tensor.clone() for name, tensor in self.tensors().items()})
 
     def to(self: TasksT, device: torch.device | str) -> TasksT:
-        return type(self)(**{f.name: getattr(self, f.name).to(device) for f in fields(self)})
+        return type(self)(**{name: tensor.to(device) for name, tensor in self.tensors().items()})
 
 
-LONGER = ("labels", "queries")
+LONGER = ("labels", "queries", "values")
 """Of contexts with T transitions there are T + 1 of these."""
 
 
@@ -109,6 +137,9 @@ class Contexts:
     """(B, T): where it led."""
     queries: Tensor | None = None
     """(B, T + 1): the state that each label is for."""
+    values: Tensor | None = None
+    """(B, T + 1, A), or (B, 1, A) if it is the same after all prefixes: what the environment says
+    that each action is worth where the label is for. For whoever makes other labels."""
 
     def tensors(self) -> dict[str, Tensor]:
         """The fields that there are."""
@@ -121,7 +152,8 @@ class Contexts:
 
     @classmethod
     def of(cls, tensors: Mapping[str, Tensor], batch: int, length: int) -> Contexts:
-        """Contexts from a file. A ValueError if they are not so many, of this length."""
+        """Contexts from a file, without values. A ValueError if they are not so many, of this
+        length."""
         for name, tensor in tensors.items():
             kind = torch.float32 if name == "rewards" else torch.int64
             if tensor.dtype != kind or tensor.shape != (batch, length + (name in LONGER)):
@@ -179,8 +211,13 @@ class Trajectory:
     """(B, T) int64."""
     optimal_after: Tensor
     """(B,) int64: the optimal action where the last episode ended."""
+    keys: Tensor
+    """(B, T) int64: what the environment gave attackers to tell situations apart by."""
+    values: Tensor | None = None
+    """(B, T + 1, A), or (B, 1, A) without states: what actions were worth in the last episode, at
+    its end too, if that was to be recorded."""
 
-    def select(self, rows: slice) -> Trajectory:
+    def select(self, rows: Tensor | slice) -> Trajectory:
         """Some of the tasks."""
         return Trajectory(**{name: _rows(value, rows) for name, value in vars(self).items()})
 
@@ -188,21 +225,13 @@ class Trajectory:
         """What the agent saw in its only episode, with the optimal actions as labels."""
         labels = torch.cat([self.optimal_actions, self.optimal_after[:, None]], 1)
         if self.observations is None:
-            return Contexts(self.actions, self.observed_rewards, labels)
+            return Contexts(self.actions, self.observed_rewards, labels, values=self.values)
         assert isinstance(self.observations, Tensor)
         seen = self.observations[:, 0]  # (B, T + 1)
         return Contexts(
             self.actions, self.observed_rewards, labels,
-            states=seen[:, :-1], next_states=seen[:, 1:], queries=seen,
+            states=seen[:, :-1], next_states=seen[:, 1:], queries=seen, values=self.values,
         )  # fmt: skip
-
-    def observations_before(self) -> Observation:
-        """(B, T, ...): what the agent saw when it acted."""
-        return _map(self.observations, lambda x: x[:, :, :-1].flatten(1, 2))
-
-    def observations_after(self) -> Observation:
-        """(B, T, ...): what it saw next."""
-        return _map(self.observations, lambda x: x[:, :, 1:].flatten(1, 2))
 
 
 @dataclass(frozen=True)
@@ -217,6 +246,9 @@ class Step:
     true_rewards: Tensor
     """(B,) float32."""
     next_observation: Observation
+    key: Tensor
+    """(B,) int64 in 0 … K − 1: the situation that the action was taken in, as attackers tell them
+    apart."""
 
     def select(self, rows: slice) -> Step:
         """Some of the tasks. (A state is a tensor, a dict of tensors, or nothing.)"""
@@ -261,9 +293,14 @@ class Env(Protocol):
 
     def observe(self, state: State) -> Observation: ...
 
+    def attack_key(self, tasks: Tasks, state: State) -> Tensor:
+        """(B,) int64 in 0 … spec.n_attack_keys − 1: the situation, as attackers tell them apart,
+        whatever the agent observes of it. Attackers without a network have a table over keys and
+        actions. Not asked if there is but one key."""
+        ...
+
     def action_values(self, tasks: Tasks, state: State) -> Tensor:
-        """(B, A): what each action is worth; for bandits its mean reward, for MDPs Q*. Numbers of
-        states may also be (B, T); then the values are (B, T, A)."""
+        """(B, A): what each action is worth; for bandits its mean reward, for MDPs Q*."""
         ...
 
     def optimal_action(self, tasks: Tasks, state: State) -> Tensor:
@@ -279,7 +316,8 @@ class Env(Protocol):
     ) -> Contexts:
         """Pretraining data: one context of `length` transitions for each task. With `poison`, some
         of the rewards are corrupted by attacks of many kinds, and whoever acted saw only those: an
-        action must not tell what the true reward was."""
+        action must not tell what the true reward was. It says what actions are worth (`values`):
+        training on second-best actions needs that."""
         ...
 
 
@@ -326,7 +364,7 @@ def own(observation: Any) -> Any:
     return _map(observation, lambda x: x.clone())
 
 
-def _rows(value: Any, rows: slice) -> Any:
+def _rows(value: Any, rows: Tensor | slice) -> Any:
     return _map(value, lambda x: x[rows])
 
 

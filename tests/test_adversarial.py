@@ -173,8 +173,10 @@ def test_synthetic_contexts_are_of_a_threats_eps_and_budget(smoke_model, monkeyp
     threats = [{"eps": 0.1, "budget": 5.0}, {"eps": 0.3, "budget": 1.0}, {}, {"attacker": "none"}]
     config = smoke(smoke_model, f"threats={json.dumps(threats)}", "synthetic.clean=0.25")
     trainee = AdversarialTraining(config)
-    seen = []
-    monkeypatch.setattr(trainee.env, "sample_contexts", lambda *given: seen.append(given[-1]))
+    seen, few = [], trainee.env.sample_contexts(trainee.tasks, 5, Rng(1))
+    monkeypatch.setattr(
+        trainee.env, "sample_contexts", lambda *given: seen.append(given[-1]) or few
+    )
     trainee._synthetic(4000, 5, Rng(0))
     pairs = torch.stack([seen[0].eps, seen[0].budget], 1)
     kinds, count = pairs.unique(dim=0, return_counts=True)
@@ -377,7 +379,7 @@ def test_a_diverging_run_says_so(smoke_model, tmp_path, monkeypatch):
         (['threats=[{"attacker": "swap(budget=4)"}]'], "its budget exceeds"),
         (['threats=[{"target": "dpt-bandit-s0"}]'], "for 5 actions"),
         (['threats=[{"share": 1.0}, {"share": 1e-9}]'], "too small"),
-        (['threats=[{"attacker": "tabular"}]'], "needs an environment with numbered states"),
+        (['threats=[{"attacker": "tabular"}]'], "needs an environment with several attack keys"),
         (['threats=[{"target": "npg"}]'], "npg needs an env"),
     ],
 )

@@ -1,6 +1,7 @@
 """Attacks and how they are learned: budgets, contamination, REINFORCE against known answers."""
 
 import math
+from dataclasses import replace
 
 import pytest
 import torch
@@ -111,7 +112,7 @@ def trajectory(actions, true, shift, poisoned) -> Trajectory:
     return Trajectory(
         observations=None, actions=actions, true_rewards=true, proposed_rewards=true + shift,
         observed_rewards=true, poisoned=poisoned, optimal_actions=torch.zeros_like(actions),
-        optimal_after=actions[:, 0],
+        optimal_after=actions[:, 0], keys=torch.zeros_like(actions),
     )  # fmt: skip
 
 
@@ -275,3 +276,72 @@ def test_a_mixture_is_its_parts(env):
     for rows, (_, attacker) in zip(mixture.slices(), parts, strict=True):
         alone = rollout(env, tasks.select(rows), agent, attacker, 0.4, rng=Rng(1))
         assert torch.equal(whole.observed_rewards[rows], alone.observed_rewards)
+
+
+# Keys --------------------------------------------------------------------------------------
+
+
+class Disguised:
+    """A room whose cells agents see in another order, or not at all."""
+
+    def __init__(self, env, seen):
+        self._env, self.observe = env, seen
+        self.spec = env.spec
+
+    def __getattr__(self, name):
+        return getattr(self._env, name)
+
+
+@pytest.mark.parametrize("name", ["tabular", "pooled", "uniform", "decoys"])
+def test_tables_do_not_look_at_observations(name):
+    env = make_env("darkroom2", size=3, horizon=30)
+    other = Disguised(env, lambda state: 8 - state)
+    tasks, walker = env.sample_tasks(6, Rng(0)), AGENTS.create("uniform")
+    found = []
+    for room in (env, other):
+        attacker = ATTACKERS.create(name)
+        for number in range(2):
+            lived = rollout(room, tasks, walker, attacker, 0.5, rng=Rng(number))
+            if hasattr(attacker, "update"):
+                attacker.update(lived)
+        found.append(lived)
+    assert torch.equal(found[0].proposed_rewards, found[1].proposed_rewards)
+    assert not torch.equal(found[0].observations, found[1].observations)
+
+
+@pytest.mark.parametrize("name", ATTACKERS.names())
+def test_nothing_falls_back_where_there_are_neither_arms_nor_keys(name):
+    """Numbered states are no reason to take an attacker for the wrong environment."""
+    env = make_env("darkroom2", size=3, horizon=5)
+    spec, tasks = replace(env.spec, n_attack_keys=1), env.sample_tasks(2, Rng(0))
+    with pytest.raises(UserError, match="needs") as refused:
+        ATTACKERS.create(name).reset(spec, tasks, Rng(1).streams(tasks.ids))
+    assert "\n" not in str(refused.value)
+
+
+def test_of_two_episodes_of_a_task_the_gradients_are_averaged(env):
+    """A first update moves Adam's first moment by a tenth of the gradient: so it is the mean of
+    what it would be after either episode."""
+    config = GaussianConfig(iterations=1)
+    tasks = env.sample_tasks(3, Rng(0)).repeat(2)
+    lived = rollout(env, tasks, AGENTS.create("uniform"), GaussianAttacker(config), 0.5, rng=Rng(1))
+
+    def moment(rows):
+        attacker = GaussianAttacker(config)
+        some = tasks.select(rows)
+        attacker.reset(env.spec, some, Rng(1).streams(some.luck))
+        attacker.update(lived.select(rows))
+        return attacker.tensors()["first"]
+
+    # The same episode twice is exactly as good as once, update after update.
+    alone, twice = GaussianAttacker(), GaussianAttacker()
+    index = torch.arange(0, 6, 2)
+    for attacker, rows in ((alone, index), (twice, index.repeat_interleave(2))):
+        some = tasks.select(rows)
+        for number in range(3):
+            attacker.reset(env.spec, some, Rng(number).streams(some.luck))
+            attacker.update(lived.select(rows))
+    for name, tensor in alone.tensors().items():
+        assert torch.equal(twice.tensors()[name], tensor), name
+    first, second = moment(slice(0, None, 2)), moment(slice(1, None, 2))
+    torch.testing.assert_close(moment(slice(None)), (first + second) / 2)

@@ -105,7 +105,8 @@ def test_tasks_depend_only_on_rng_and_id(env):
 
 
 def same_tasks(a, b) -> bool:
-    return all(torch.equal(getattr(a, f), getattr(b, f)) for f in a.__dataclass_fields__)
+    mine, other = a.tensors(), b.tensors()
+    return mine.keys() == other.keys() and all(torch.equal(t, other[k]) for k, t in mine.items())
 
 
 def test_environment_shapes_and_oracle(env):
@@ -140,7 +141,9 @@ def test_contexts(env):
     if env.spec.n_states is not None:
         assert data.states.shape == data.next_states.shape == (5, 9)
         assert data.queries.shape == (5, 10)
-        assert env.action_values(tasks, data.queries).shape == (5, 10, env.spec.n_actions)
+    assert data.values.shape in {(5, 10, env.spec.n_actions), (5, 1, env.spec.n_actions)}
+    labelled = data.values.expand(5, 10, -1).gather(2, data.labels[..., None]).squeeze(2)
+    torch.testing.assert_close(labelled, data.values.amax(2).expand(5, 10))
 
 
 def test_poisoned_contexts(env):
@@ -156,7 +159,7 @@ def test_poisoned_contexts(env):
 
     def equal(a, b):
         pairs = zip(a.tensors().values(), b.tensors().values(), strict=True)
-        return torch.stack([(x == y).all(1) for x, y in pairs]).all(0)
+        return torch.stack([(x == y).flatten(1).all(1) for x, y in pairs]).all(0)
 
     for switching in (0.0, 0.5):
         dirty = poisoned(30.0, switching)
@@ -174,6 +177,37 @@ def test_poisoned_contexts(env):
     some = torch.arange(n) % 2 == 0
     same = equal(poisoned(some.float(), 0.5), clean)
     assert same[~some].all() and not same[some].all(), "each context has a budget of its own"
+
+
+def test_keys_are_those_of_the_states(env):
+    """The rollout records the keys, and hands them to the attacker; what it recorded of values is
+    what the environment says."""
+
+    class Notes:
+        def reset(self, spec, tasks, rng):
+            self.keys, self.values = [], []
+
+        def poison(self, step):
+            assert torch.equal(step.key, env.attack_key(tasks, step.state))
+            self.keys.append(step.key.clone())
+            self.values.append(env.action_values(tasks, step.state))
+            if env.spec.n_attack_keys > 1:
+                step.key.add_(1)  # what it is handed is its own
+            return step.true_rewards
+
+        def cost(self):
+            return torch.zeros(4)
+
+    tasks, notes = env.sample_tasks(4, Rng(0)), Notes()
+    lived = rollout(
+        env, tasks, AGENTS.create("uniform"), notes, 0.5, rng=Rng(1), record_values=True
+    )
+    assert torch.equal(lived.keys, torch.stack(notes.keys, 1))
+    assert lived.keys.min() >= 0 and lived.keys.max() < env.spec.n_attack_keys
+    values = torch.stack(notes.values, 1)
+    assert torch.equal(lived.values[:, : env.spec.horizon].expand_as(values), values)
+    after = lived.values[torch.arange(4), -1].gather(1, lived.optimal_after[:, None]).squeeze(1)
+    torch.testing.assert_close(after, lived.values[:, -1].amax(1))
 
 
 @pytest.mark.parametrize("preset", PRESETS)
@@ -277,3 +311,83 @@ def test_a_learning_attacker_is_restored_by_its_tensors(env, attacker):
         first, second = learn(attacker, number), learn(copy, number)
         assert torch.equal(first.proposed_rewards, second.proposed_rewards)
     assert not torch.equal(learn(attacker, 2).proposed_rewards, first.proposed_rewards)
+
+
+# Several episodes of a task ------------------------------------------------------------------
+
+
+def test_episodes_of_a_task_have_luck_of_their_own(env, attacker):
+    """Copies agree in the task and differ in luck; an episode is what it is, however many others
+    there are of its task; the first is what the task alone gives."""
+    tasks, agent = env.sample_tasks(4, Rng(0)), AGENTS.create("uniform")
+    plain = rollout(env, tasks, agent, attacker, 0.5, rng=Rng(1))
+    lived = {}
+    for times in (1, 2, 3):
+        copies = tasks.repeat(times)
+        assert copies.ids.tolist() == [i for i in range(4) for _ in range(times)]
+        assert same_tasks(copies.select(slice(0, None, times)), tasks.repeat(1))
+        lived[times] = rollout(env, copies, agent, attacker, 0.5, rng=Rng(1))
+    assert_same(lived[1], plain, attacker)
+    for times, e in ((2, 0), (2, 1), (3, 0), (3, 1)):
+        wanted = lived[3].select(slice(e, None, 3))
+        assert_same(lived[times].select(slice(e, None, times)), wanted, attacker)
+    first, second, third = (lived[3].select(slice(e, None, 3)) for e in range(3))
+    for one, other in ((first, second), (second, third), (first, third)):
+        assert (one.actions != other.actions).any(1).all(), "the agent's luck"
+        assert (one.poisoned != other.poisoned).any(1).all(), "the contamination"
+        if env.spec.noise_size:
+            assert (one.true_rewards != other.true_rewards).any(1).all(), "the noise"
+
+
+def assert_same(one, other, attacker):
+    for field in FIELDS:
+        if field in ("proposed_rewards", "observed_rewards") and hasattr(attacker, "model"):
+            # Products of matrices round by batch.
+            torch.testing.assert_close(getattr(one, field), getattr(other, field))
+        else:
+            assert torch.equal(getattr(one, field), getattr(other, field)), field
+
+
+def test_repeated_tasks_are_cut_and_joined(env):
+    tasks = env.sample_tasks(3, Rng(0))
+    copies = tasks.repeat(2)
+    assert len(copies.luck.unique()) == 6
+    joined = type(tasks).cat([tasks, copies.select(slice(4, None))])
+    assert torch.equal(joined.luck, torch.cat([tasks.ids, copies.luck[4:]]))
+    assert same_tasks(copies.copy(), copies) and same_tasks(copies.to("cpu"), copies)
+    assert "episodes" not in tasks.tensors()
+    with pytest.raises(ValueError, match="already"):
+        copies.repeat(2)
+
+
+def test_an_attacker_learns_from_all_episodes_of_a_task(env, attacker):
+    """By the gradient of one update, a tenth of which is Adam's first moment after it. (Adam itself
+    makes much of rounding where there is nothing to learn.)"""
+    if not hasattr(attacker, "forget"):
+        pytest.skip("has nothing for single tasks")
+    tasks, agent = env.sample_tasks(4, Rng(0)), AGENTS.create("uniform")
+
+    def moment(some, lived):
+        new = ATTACKERS.create(attacker.registered_name, budget=1.0, iterations=1)
+        new.reset(env.spec, some, Rng(1).streams(some.luck))
+        new.update(lived)
+        found = new.tensors()
+        assert found["ids"].tolist() == [0, 1, 2, 3] and (found["updates"] == 1).all()
+        return torch.cat([t.flatten() for name, t in found.items() if name.endswith("first")])
+
+    def close(one, other):
+        torch.testing.assert_close(one, other, rtol=1e-5, atol=1e-6)
+
+    lived = rollout(env, tasks, agent, attacker, 0.5, rng=Rng(1))
+    for times in (2, 3):  # the same episode again teaches what it teaches once
+        index = torch.arange(4).repeat_interleave(times)
+        close(moment(tasks.repeat(times), lived.select(index)), moment(tasks, lived))
+    # Episodes that differ all count, in whatever order they come.
+    copies = tasks.repeat(2)
+    lived = rollout(env, copies, agent, attacker, 0.5, rng=Rng(1))
+    both = moment(copies, lived)
+    order = torch.tensor([5, 0, 3, 6, 1, 7, 2, 4])
+    close(moment(copies.select(order), lived.select(order)), both)
+    for e in (0, 1):
+        one = moment(tasks, lived.select(slice(e, None, 2)))
+        assert (one - both).abs().max() > 1e-3

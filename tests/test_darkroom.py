@@ -8,6 +8,7 @@ import torch
 from mithridate.agents.in_context import InContextAgent
 from mithridate.agents.npg import NPG, NPGConfig
 from mithridate.agents.q_learning import QLearning, QLearningConfig
+from mithridate.attackers.per_task import Episodes
 from mithridate.attackers.tabular import (
     OFFSETS,
     PooledAttacker,
@@ -245,7 +246,11 @@ def test_losses_are_compared_with_what_is_usual_at_a_step_and_a_place():
     # Earned after each step, at discount 0.5: 2.25 0.5 1 0 and 1.25 2.5 1 0. Less the step's mean:
     # 0.5 -1 0 0 and its opposite. Less the mean at the place, in the other direction:
     expected = torch.tensor([[-0.25, 0.5, 0.25, -0.5], [0, 0, 0, 0]])
-    got = surprising_losses(rewards, place, 3, 0.5)
+    got = surprising_losses(rewards, place, 3, 0.5, Episodes(torch.arange(2)))
+    torch.testing.assert_close(got, expected / expected.std(correction=0))
+    # Two episodes of one task have their places in common: there the means are 0.
+    expected = torch.tensor([[-0.5, 1, 0, 0], [0.5, -1, 0, 0]])
+    got = surprising_losses(rewards, place, 3, 0.5, Episodes(torch.zeros(2, dtype=torch.int64)))
     torch.testing.assert_close(got, expected / expected.std(correction=0))
 
 
@@ -286,6 +291,7 @@ def test_a_task_learns_what_differs_from_the_others():
         proposed_rewards=rewards + shift, observed_rewards=rewards + shift,
         poisoned=torch.arange(10)[None] < 5, optimal_actions=torch.zeros(1, 10, dtype=torch.int64),
         optimal_after=torch.zeros(1, dtype=torch.int64),
+        keys=torch.zeros(1, 10, dtype=torch.int64),
     )  # fmt: skip
     for known, sign in ((0.0, 1), (10.0, -1)):
         attacker = PooledAttacker(PooledConfig(discount=0.0, iterations=1, penalty=0.0))

@@ -104,7 +104,7 @@ def test_a_wrong_setting_is_refused(text):
         ("bandit_main", 'train.threats=[{},{"share":1e-9}]', "too small"),
         ("bandit_main", "train.rounds=1" + 25 * "0", "too large"),
         ("bandit_main", 'attack.attacker="swap"', "does not learn"),
-        ("bandit_main", 'attack.attacker="tabular"', "numbered states"),
+        ("bandit_main", 'attack.attacker="tabular"', "several attack keys"),
         ("bandit_main", 'attack.attacker="gaussian(budget=9)"', "exceeds"),
         ("bandit_full", "distill.attacker=nope", "unknown attacker"),
         ("bandit_full", "distill.attacker=gaussian", "learns"),

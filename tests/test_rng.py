@@ -1,7 +1,8 @@
 import numpy as np
+import pytest
 import torch
 
-from mithridate.rng import Rng
+from mithridate.rng import Rng, TaskStreams
 
 
 def test_children_are_independent_and_reproducible():
@@ -49,3 +50,23 @@ def test_nothing_drawn_costs_nothing_and_shifts_nothing():
     streams = Rng(0).streams([3, 4])
     assert streams.normal(0).shape == (2, 0) and not streams._generators
     assert torch.equal(streams.normal(2), Rng(0).streams([3, 4]).normal(2))
+
+
+@pytest.mark.parametrize("n", [1, 3, 64, 100, 5000])
+def test_a_stream_does_not_depend_on_how_far_ahead_it_is_drawn(n, monkeypatch):
+    def drawn(block, ahead):
+        monkeypatch.setattr(TaskStreams, "BLOCK", block)
+        monkeypatch.setattr(TaskStreams, "AHEAD", ahead)
+        streams = Rng(0).streams([3, 2**40 + 3])
+        return torch.stack([f(n) for _ in range(70) for f in (streams.uniform, streams.normal)])
+
+    whole = drawn(64, 10**9)
+    for block, ahead in ((64, 4096), (1, 4096), (7, 10**9), (64, 1)):
+        assert torch.equal(drawn(block, ahead), whole)
+
+
+def test_large_vectors_are_not_drawn_far_ahead():
+    streams = Rng(0).streams([0])
+    streams.normal(19_200)
+    streams.uniform(4)
+    assert [len(block) for block, _ in streams._blocks.values()] == [1, 64]

@@ -146,3 +146,25 @@ def test_solo_equals_a_batch_of_one(env):
 def test_things_that_are_not_agents_are_named():
     with pytest.raises(UserError, match="no method 'observe'"):
         as_agent(type("Half", (), {"reset": lambda self: None, "act": lambda self, obs: 0}))
+
+
+@pytest.mark.parametrize(
+    ("keys", "message"),
+    [
+        (torch.zeros(4), "int64 tensor of shape"),
+        (torch.zeros(4, 1, dtype=torch.int64), "int64 tensor of shape"),
+        (torch.full((4,), 9), "keys in 0…8"),
+        (torch.full((4,), -1), "keys in 0…8"),
+    ],
+)
+def test_wrong_keys_are_named(keys, message):
+    env = make_env("darkroom2", size=3, horizon=5)
+    env.attack_key = lambda tasks, state: keys
+    with pytest.raises(UserError, match=f"attack_key.. must return .*{message}"):
+        rollout(env, env.sample_tasks(4, Rng(0)), AGENTS.create("uniform"), rng=Rng(0))
+
+
+def test_an_environment_with_one_key_is_not_asked_for_it(env, monkeypatch):
+    monkeypatch.setattr(type(env), "attack_key", lambda *a: pytest.fail("asked"))
+    lived = rollout(env, env.sample_tasks(4, Rng(0)), Listen(), Shout(), 0.5, rng=Rng(0))
+    assert lived.keys.shape == (4, 200) and not lived.keys.any()

@@ -171,13 +171,12 @@ class AdaptiveAttacker:
     # Acting ----------------------------------------------------------------------------------
 
     def reset(self, spec: EnvSpec, tasks: Tasks, rng: TaskStreams) -> None:
-        if spec.observation is not None:
-            raise UserError("attacker 'adaptive' needs an environment whose tasks are arms")
+        means = arm_means(spec, tasks, "adaptive")
         if self.model is None:
             self._make(spec.n_actions, spec.horizon)
             assert self.model is not None
             generator = Rng(self.config.seed).child("adaptive").torch_generator()
-            centre = arm_means(tasks, "adaptive").mean().cpu()
+            centre = means.mean().cpu()
             self.model.initialise(generator, self.config.tilt, centre)
         if (known := (self.model.n_actions, len(self.model.transformer.positions))) != (
             spec.n_actions, spec.horizon,

@@ -31,7 +31,7 @@ class FewArms(OffsetAttacker):
         self.config = config or StructuredConfig()
 
     def choose(self, spec: EnvSpec, tasks: Tasks, rng: TaskStreams) -> tuple[Tensor, None]:
-        means = arm_means(tasks, "few_arms")
+        means = arm_means(spec, tasks, "few_arms")
         arms = means.shape[1]
         luck = rng.uniform(arms + 2)  # (B, A + 2)
         gumbel = -(-luck[:, :arms].clamp(1e-7, 1 - 1e-7).log()).log()

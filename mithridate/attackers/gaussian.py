@@ -10,6 +10,7 @@ from true rewards r̄ only; the victim is a black box. What the paper leaves ope
 - An offset acts on what comes *after* it, and only if its step was contaminated: the score of such
   a step is weighted by the true rewards that follow, minus what they would be if the episode's
   mean went on (a linear baseline), and divided by their standard deviation over the episode.
+- Of several episodes of a task, the gradients are averaged.
 - One update is not enough for an episode of 500 steps, so a round makes several on the same data.
 - The penalty is soft, and dividing by the standard deviation changes the scale it works against:
   norms drift to 5 where 3 is allowed. `project` (default) puts φ and σ back onto the budget after
@@ -29,8 +30,8 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from mithridate.attackers.offsets import OffsetAttacker
-from mithridate.attackers.per_task import LearnsPerTask, PerTask, adam, moments
+from mithridate.attackers.offsets import NEEDS_ARMS, OffsetAttacker, are_arms
+from mithridate.attackers.per_task import Episodes, LearnsPerTask, PerTask, adam, moments
 from mithridate.budget import excess, norm, project
 from mithridate.config import Config, NonNegativeFloat, Positive, PositiveFloat
 from mithridate.errors import UserError
@@ -82,8 +83,8 @@ class GaussianAttacker(LearnsPerTask, OffsetAttacker):
     # Acting ----------------------------------------------------------------------------------
 
     def choose(self, spec: EnvSpec, tasks: Tasks, rng: TaskStreams) -> tuple[Tensor, Tensor]:
-        if spec.n_states is not None:
-            raise UserError("attacker 'gaussian' needs arms without states; in rooms use tabular")
+        if not are_arms(spec, tasks):
+            raise UserError(f"attacker 'gaussian' {NEEDS_ARMS}; in rooms use tabular")
         arms, known = spec.n_actions, self._tasks.state.get("offsets")
         if known is not None and known.shape[1] != arms:
             trained = known.shape[1]
@@ -117,23 +118,25 @@ class GaussianAttacker(LearnsPerTask, OffsetAttacker):
         weights = advantages(trajectory.true_rewards.cpu()) * trajectory.poisoned.cpu()  # (B, T)
         shift = (trajectory.proposed_rewards - trajectory.true_rewards).cpu()  # (B, T)
         actions = trajectory.actions.cpu()
-        mine = self._tasks.at(self._rows)
+        episodes = Episodes(self._rows)
+        mine = self._tasks.at(episodes.rows)
         if self.config.keep == "best":
-            earned = trajectory.true_rewards.cpu().sum(1, keepdim=True)
+            earned = episodes.mean(trajectory.true_rewards.cpu().sum(1, keepdim=True))
             less = earned < mine["least"]
             mine["least"] = torch.where(less, earned, mine["least"])
             for name in PARAMETERS:
                 mine[f"best_{name}"] = torch.where(less, mine[name], mine[f"best_{name}"])
         offsets, log_spreads = mine["offsets"], mine["log_spreads"]
         for _ in range(self.config.iterations):
-            gradient = self._gradient(offsets, log_spreads, weights, shift, actions)
-            step = adam(mine, gradient, self.config.learning_rate)
+            here = episodes.each(offsets), episodes.each(log_spreads)
+            gradient = self._gradient(*here, weights, shift, actions)
+            step = adam(mine, episodes.mean(gradient), self.config.learning_rate)
             offsets = offsets + step[:, : offsets.shape[1]]
             log_spreads = log_spreads + step[:, offsets.shape[1] :]
             if self.config.project:
                 offsets = project(offsets, self.config.budget)
                 log_spreads = self._within_spread_budget(log_spreads.exp()).log()
-        self._tasks.put(self._rows, mine | {"offsets": offsets, "log_spreads": log_spreads})
+        self._tasks.put(episodes.rows, mine | {"offsets": offsets, "log_spreads": log_spreads})
         lengths = norm(offsets)
         return {"norm_mean": lengths.mean().item(), "norm_max": lengths.max().item()}
 

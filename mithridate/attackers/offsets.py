@@ -11,6 +11,8 @@ from mithridate.errors import UserError
 from mithridate.rng import TaskStreams
 from mithridate.types import EnvSpec, Step, Tasks
 
+NEEDS_ARMS = "needs an environment whose tasks are arms"
+
 
 class OffsetAttacker:
     """The proposed reward is r + N(offset(arm), spread(arm)²). Subclasses say what they are."""
@@ -40,9 +42,14 @@ class OffsetAttacker:
         return norm(self.offsets)
 
 
-def arm_means(tasks: Tasks, attacker: str) -> Tensor:
-    """(B, A): what the arms are worth."""
-    means: Tensor | None = getattr(tasks, "means", None)
-    if means is None:
-        raise UserError(f"attacker '{attacker}' needs an environment whose tasks are arms")
+def are_arms(spec: EnvSpec, tasks: Tasks) -> bool:
+    """Whether an action is an arm: there is but one situation, and arms have means."""
+    return spec.n_attack_keys == 1 and hasattr(tasks, "means")
+
+
+def arm_means(spec: EnvSpec, tasks: Tasks, attacker: str) -> Tensor:
+    """(B, A): what the arms are worth, or an error if there are none."""
+    if not are_arms(spec, tasks):
+        raise UserError(f"attacker '{attacker}' {NEEDS_ARMS}")
+    means: Tensor = tasks.means  # type: ignore[attr-defined]
     return means

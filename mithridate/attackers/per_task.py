@@ -35,13 +35,14 @@ class PerTask:
                 for name, value in added.items()
             }
             self.ids = torch.cat([self.ids, new])[order]
-        return torch.searchsorted(self.ids, ids)
+        return torch.searchsorted(self.ids, ids.contiguous())
 
     def at(self, rows: Tensor) -> dict[str, Tensor]:
         """A copy of some tasks' state."""
         return {name: value[rows] for name, value in self.state.items()}
 
     def put(self, rows: Tensor, state: Mapping[str, Tensor]) -> None:
+        """Keep these tasks' state; no row twice."""
         for name, value in state.items():
             self.state[name][rows] = value
 
@@ -61,6 +62,44 @@ class PerTask:
         if any(t.dtype != torch.float32 or t.shape[:1] != ids.shape for t in state.values()):
             raise ValueError("every task needs numbers of its own")
         self.ids, self.state = ids, state
+
+
+class Episodes:
+    """Which rows of a batch are episodes of the same task. B episodes, M tasks; without copies both
+    are the same, and nothing is done to what is given."""
+
+    def __init__(self, rows: Tensor) -> None:
+        """`rows` (B,): where the episodes' tasks are in a `PerTask`."""
+        found, which, counts = rows.unique(return_inverse=True, return_counts=True)  # type: ignore[no-untyped-call]
+        self.alone = len(found) == len(rows)
+        self.rows: Tensor = rows if self.alone else found
+        """(M,): the tasks' rows, each once."""
+        self._which, self._counts = which, counts
+
+    def first(self, x: Tensor) -> Tensor:
+        """(M, ...) of what is the same in all episodes of a task, (B, ...)."""
+        if self.alone:
+            return x
+        order = torch.arange(len(x))
+        first = order.new_full((len(self.rows),), len(x))
+        return x[first.scatter_reduce(0, self._which, order, "amin")]
+
+    def each(self, x: Tensor) -> Tensor:
+        """(B, ...): a task's x (M, ...) for each of its episodes."""
+        return x if self.alone else x[self._which]
+
+    def sum(self, x: Tensor) -> Tensor:
+        """(M, ...): over the episodes of a task, of x (B, ...)."""
+        if self.alone:
+            return x
+        return x.new_zeros(len(self.rows), *x.shape[1:]).index_add(0, self._which, x)
+
+    def mean(self, x: Tensor) -> Tensor:
+        """The same, for their mean."""
+        if self.alone:
+            return x
+        mean: Tensor = self.sum(x) / self._counts.view(-1, *[1] * (x.dim() - 1))
+        return mean
 
 
 def _forms(state: Mapping[str, Tensor], axis: int) -> dict[str, tuple[int, ...]]:

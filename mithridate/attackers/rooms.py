@@ -1,7 +1,7 @@
 """Attacks on rooms with goals that need no learning: they know what each cell is worth.
 
-An offset of −1 or +1 is put on every way into a cell (each state and action that leads there), and
-mixed with no offset as much as the budget asks for.
+An offset of −1 or +1 is put on every way into a cell (each key, here a cell, and action
+that lead there), and mixed with no offset as much as the budget asks for.
 """
 
 from __future__ import annotations

@@ -38,7 +38,7 @@ class StructuredAttacker(OffsetAttacker):
         self.config = config or StructuredConfig()
 
     def choose(self, spec: EnvSpec, tasks: Tasks, rng: TaskStreams) -> tuple[Tensor, None]:
-        means = arm_means(tasks, self.registered_name)
+        means = arm_means(spec, tasks, self.registered_name)
         offsets = torch.zeros_like(means)
         offsets.scatter_(1, means.argmin(1, keepdim=True), self.worst * self.config.budget)
         offsets.scatter_(1, means.argmax(1, keepdim=True), self.best * self.config.budget)
@@ -86,7 +86,7 @@ class Mirror(OffsetAttacker):
         self.config = config or MirrorConfig()
 
     def choose(self, spec: EnvSpec, tasks: Tasks, rng: TaskStreams) -> tuple[Tensor, None]:
-        means = arm_means(tasks, "mirror")
+        means = arm_means(spec, tasks, "mirror")
         self._centre = means.mean(1, keepdim=True)  # (B, 1)
         wanted = self.config.slope * (self._centre - means)
         offsets = project(wanted, self.config.budget)

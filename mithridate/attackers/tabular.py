@@ -1,16 +1,17 @@
-"""The learned attacker of Darkroom2 (paper, MDP setting): for each task, state and action a softmax
-over the offsets −1, 0 and +1.
+"""The learned attacker of Darkroom2 (paper, MDP setting): for each task, key and action a softmax
+over the offsets −1, 0 and +1. A key is what the environment tells situations apart by
+(`attack_key`; in Darkroom2 the cell); what the agent observes of them does not matter here.
 
 It learns by REINFORCE on the true rewards. A step's score is weighted by the true rewards that
-follow, compared with what follows the same action in the same state of the same task: that cancels
+follow, compared with what follows the same action at the same key of the same task: that cancels
 most of the luck of where the agent happened to be, and entries that it hardly visits stay as they
 are. One episode in a round still says little about the hundreds of entries of a task. `pooled`
 attackers, which the paper does not have, therefore also have logits in common, one set for each
 kind of entry that the environment tells apart (`tasks.kinds`: in Darkroom2 what the cell that is
 reached is worth, and whether the agent stays); these learn from all tasks, and a task's own come on
-top.
+top. Of several episodes of a task, what each would teach is averaged.
 
-The budget B bounds, per task, the norm over states and actions of the *mean* offset. An attack
+The budget B bounds, per task, the norm over keys and actions of the *mean* offset. An attack
 beyond it is mixed with "no offset" until its norm is B.
 """
 
@@ -21,7 +22,7 @@ import math
 import torch
 from torch import Tensor
 
-from mithridate.attackers.per_task import LearnsPerTask, PerTask, adam, moments
+from mithridate.attackers.per_task import Episodes, LearnsPerTask, PerTask, adam, moments
 from mithridate.budget import excess, mixed, norm
 from mithridate.config import (
     IN_ROOMS,
@@ -37,6 +38,7 @@ from mithridate.rng import TaskStreams
 from mithridate.types import EnvSpec, Step, Tasks, Trajectory
 
 OFFSETS = (-1.0, 0.0, 1.0)
+SEVERAL = "several attack keys, as rooms have"
 COMMON = "common."
 
 
@@ -56,28 +58,27 @@ class TabularConfig(Config):
 
 
 class OffsetTable:
-    """The proposed reward is r − 1, r or r + 1, with probabilities (B, S, A, 3) for each task,
-    state and action. Subclasses say what they are."""
+    """The proposed reward is r − 1, r or r + 1, with probabilities (B, K, A, 3) for each task,
+    key and action. Subclasses say what they are."""
 
     budget: float
 
     def reset(self, spec: EnvSpec, tasks: Tasks, rng: TaskStreams) -> None:
-        if spec.n_states is None:
-            raise UserError("this attacker needs an environment with numbered states")
+        if spec.n_attack_keys == 1:
+            raise UserError(f"this attacker needs an environment with {SEVERAL}; here is one")
         self._rng = rng
         self._index = torch.arange(len(tasks), device=tasks.device)
         self._offsets = torch.tensor(OFFSETS, device=tasks.device)
         self.probabilities = mixed(self.choose(spec, tasks, rng), OFFSETS, self.budget)
-        """(B, S, A, 3) of the tasks at hand."""
+        """(B, K, A, 3) of the tasks at hand."""
         self._edges = self.probabilities.cumsum(-1)[..., :-1]
 
     def choose(self, spec: EnvSpec, tasks: Tasks, rng: TaskStreams) -> Tensor:
-        """Probabilities (B, S, A, 3), before they are brought into the budget."""
+        """Probabilities (B, K, A, 3), before they are brought into the budget."""
         raise NotImplementedError
 
     def poison(self, step: Step) -> Tensor:
-        assert isinstance(step.observation, Tensor)
-        edges = self._edges[self._index, step.observation, step.actions]  # (B, 2)
+        edges = self._edges[self._index, step.key, step.actions]  # (B, 2)
         which = (self._rng.uniform() >= edges).sum(1)
         return step.true_rewards + self._offsets[which]
 
@@ -114,43 +115,40 @@ class TabularAttacker(LearnsPerTask, OffsetTable):
         self._common.load_tensors({name.removeprefix(COMMON): tensors[name] for name in common})
 
     def choose(self, spec: EnvSpec, tasks: Tasks, rng: TaskStreams) -> Tensor:
-        assert spec.n_states is not None
-        shape = (spec.n_states, spec.n_actions, len(OFFSETS))
+        shape = (spec.n_attack_keys, spec.n_actions, len(OFFSETS))
         known = self._tasks.state.get("logits")
         if known is not None and known.shape[1:] != shape:
             raise UserError(
-                f"these attackers were trained for {known.shape[1]} states and {known.shape[2]} "
+                f"these attackers were trained for {known.shape[1]} keys and {known.shape[2]} "
                 f"actions; the environment has {shape[0]} and {shape[1]}"
             )
         fresh = {"logits": torch.zeros(shape), **moments(math.prod(shape))}
         self._rows = self._tasks.rows(tasks.ids.cpu(), fresh)
         kinds = getattr(tasks, "kinds", torch.zeros(len(tasks), *shape[:2], dtype=torch.int64))
         fresh = {"logits": torch.zeros(len(OFFSETS)), **moments(len(OFFSETS))}
-        self._kinds = self._common.rows(kinds.cpu(), fresh)  # (B, S, A)
+        self._kinds = self._common.rows(kinds.cpu(), fresh)  # (B, K, A)
         logits = self._tasks.state["logits"][self._rows]
-        return self._together(logits, self._common.state["logits"]).softmax(-1).to(tasks.device)
-
-    def _together(self, logits: Tensor, common: Tensor) -> Tensor:
-        return logits + common[self._kinds]
+        common = self._common.state["logits"][self._kinds]
+        return (logits + common).softmax(-1).to(tasks.device)
 
     def update(self, trajectory: Trajectory) -> dict[str, float]:
         """Learn from the rollout that the last `reset` began. Returns what to log."""
-        observations = trajectory.observations_before()
-        assert isinstance(observations, Tensor)
-        mine, common = self._tasks.at(self._rows), dict(self._common.state)
-        batch, states, actions, choices = mine["logits"].shape
-        place = observations.cpu() * actions + trajectory.actions.cpu()  # (B, T)
+        episodes = Episodes(self._rows)
+        mine, common = self._tasks.at(episodes.rows), dict(self._common.state)
+        kinds = episodes.first(self._kinds)  # (M, K, A)
+        tasks, keys, actions, choices = mine["logits"].shape
+        place = trajectory.keys.cpu() * actions + trajectory.actions.cpu()  # (B, T)
         rewards = trajectory.true_rewards.cpu()
-        losses = surprising_losses(rewards, place, states * actions, self.config.discount)
+        losses = surprising_losses(rewards, place, keys * actions, self.config.discount, episodes)
         weights = losses * trajectory.poisoned.cpu()
         shift = (trajectory.proposed_rewards.cpu() - rewards).round().long() + 1
-        zeros = torch.zeros(batch, states * actions * choices)
+        zeros = torch.zeros(len(place), keys * actions * choices)
         taken = zeros.scatter_add(1, place * choices + shift, weights) / weights.shape[1]
-        taken = taken.view(batch, states, actions, choices)
-        total = taken.sum(-1, keepdim=True)  # of the weights, by state and action
+        taken = episodes.mean(taken).view(tasks, keys, actions, choices)
+        total = taken.sum(-1, keepdim=True)  # of the weights, by key and action
         for _ in range(self.config.iterations):
             with torch.enable_grad():
-                x = self._together(mine["logits"], common["logits"]).requires_grad_()
+                x = (mine["logits"] + common["logits"][kinds]).requires_grad_()
                 p = x.softmax(-1)
                 price = self.config.penalty * excess(mean_offsets(p), self.config.budget)
                 gradient = -torch.autograd.grad(price.sum(), x)[0]
@@ -158,14 +156,14 @@ class TabularAttacker(LearnsPerTask, OffsetTable):
             step = adam(mine, gradient.flatten(1), self.config.learning_rate)
             mine["logits"] = mine["logits"] + step.view(gradient.shape)
             pooled = torch.zeros_like(common["logits"]).index_add(
-                0, self._kinds.flatten(), gradient.view(-1, choices)
+                0, kinds.flatten(), gradient.view(-1, choices)
             )
             common["logits"] = common["logits"] + adam(
                 common, pooled, self.config.common_learning_rate
             )
-        self._tasks.put(self._rows, mine)
+        self._tasks.put(episodes.rows, mine)
         self._common.state = common
-        p = self._together(mine["logits"], common["logits"]).softmax(-1)
+        p = (mine["logits"] + common["logits"][kinds]).softmax(-1)
         lengths = norm(mean_offsets(mixed(p, OFFSETS, self.config.budget)))
         return {"norm_mean": lengths.mean().item(), "norm_max": lengths.max().item()}
 
@@ -180,7 +178,9 @@ class PooledAttacker(TabularAttacker):
         super().__init__(config or PooledConfig())
 
 
-def surprising_losses(rewards: Tensor, place: Tensor, places: int, discount: float) -> Tensor:
+def surprising_losses(
+    rewards: Tensor, place: Tensor, places: int, discount: float, episodes: Episodes
+) -> Tensor:
     """(B, T): how much less was earned after each step than is usual, for all tasks, at that step,
     and, of what is left, than is usual at that place (B, T) of that task. In units of their
     standard deviation."""
@@ -191,11 +191,12 @@ def surprising_losses(rewards: Tensor, place: Tensor, places: int, discount: flo
         after = after - after.mean(0)
     zeros = torch.zeros(len(rewards), places)
     visits = zeros.scatter_add(1, place, torch.ones_like(after))
-    usual = zeros.scatter_add(1, place, after) / visits.clamp(min=1)
+    visits, total = episodes.sum(visits), episodes.sum(zeros.scatter_add(1, place, after))
+    usual = episodes.each(total / visits.clamp(min=1))
     losses = usual.gather(1, place) - after
     return losses / losses.std(correction=0).clamp(min=1e-6)
 
 
 def mean_offsets(probabilities: Tensor) -> Tensor:
-    """(B, S, A): what is added on average."""
+    """(B, K, A): what is added on average."""
     return probabilities @ torch.tensor(OFFSETS, device=probabilities.device)

@@ -1,19 +1,20 @@
 """The uniform random attack (paper, section 5.1): an offset per arm, drawn once per task.
 
 φ ~ U[−range, range] per arm, scaled down to ‖φ‖₂ ≤ B; the proposed reward is r + φ(arm). The paper
-does not give the range; 1 is close to its column for Thompson sampling. Where there are states, an
-offset of −1, 0 or +1, with equal probability, for each state and action; the range is not used.
+does not give the range; 1 is close to its column for Thompson sampling. Where there are keys, an
+offset of −1, 0 or +1, with equal probability, for each key and action; the range is not used.
 """
 
 from __future__ import annotations
 
 from torch import Tensor
 
-from mithridate.attackers.offsets import OffsetAttacker
+from mithridate.attackers.offsets import OffsetAttacker, are_arms
 from mithridate.attackers.rooms import certain
-from mithridate.attackers.tabular import OffsetTable
+from mithridate.attackers.tabular import SEVERAL, OffsetTable
 from mithridate.budget import project
 from mithridate.config import Config, NonNegativeFloat
+from mithridate.errors import UserError
 from mithridate.registry import ATTACKERS
 from mithridate.rng import TaskStreams
 from mithridate.types import EnvSpec, Step, Tasks
@@ -41,9 +42,8 @@ class _Table(OffsetTable):
         self.budget = config.budget
 
     def choose(self, spec: EnvSpec, tasks: Tasks, rng: TaskStreams) -> Tensor:
-        assert spec.n_states is not None
-        drawn = (3 * rng.uniform(spec.n_states * spec.n_actions)).floor().clamp(max=2) - 1
-        return certain(drawn.view(-1, spec.n_states, spec.n_actions))
+        drawn = (3 * rng.uniform(spec.n_attack_keys * spec.n_actions)).floor().clamp(max=2) - 1
+        return certain(drawn.view(-1, spec.n_attack_keys, spec.n_actions))
 
 
 @ATTACKERS.register("uniform")
@@ -55,7 +55,12 @@ class UniformAttacker:
         self._attack: _Arms | _Table = _Arms(self.config)
 
     def reset(self, spec: EnvSpec, tasks: Tasks, rng: TaskStreams) -> None:
-        self._attack = _Arms(self.config) if spec.n_states is None else _Table(self.config)
+        if spec.n_attack_keys > 1:
+            self._attack = _Table(self.config)
+        elif are_arms(spec, tasks):
+            self._attack = _Arms(self.config)
+        else:
+            raise UserError(f"attacker 'uniform' needs arms or {SEVERAL}; here is neither")
         self._attack.reset(spec, tasks, rng)
 
     def poison(self, step: Step) -> Tensor:

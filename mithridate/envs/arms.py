@@ -23,7 +23,7 @@ class ArmsConfig(EnvConfig):
 
     def memory(self) -> tuple[float, float]:
         # Draws come in blocks, and contexts have a one-hot vector or an offer for each step.
-        return 0.0, 4.0 * self.arms * (TaskStreams.BLOCK + 8 + 4 * self.horizon)
+        return 0.0, 4.0 * self.arms * (TaskStreams.block(self.arms) + 8 + 4 * self.horizon)
 
 
 @dataclass(frozen=True)
@@ -62,6 +62,9 @@ class Arms:
 
     def observe(self, state: None) -> None:
         return None
+
+    def attack_key(self, tasks: ArmTasks, state: None) -> Tensor:
+        return torch.zeros(len(tasks), dtype=torch.int64, device=tasks.device)
 
     def action_values(self, tasks: ArmTasks, state: None) -> Tensor:
         return tasks.means

@@ -97,5 +97,6 @@ class Bandit(Arms):
             actions=actions,
             rewards=tasks.means.gather(1, actions) + self.config.noise_std * noise,
             labels=tasks.means.argmax(1, keepdim=True).expand(batch, length + 1),
+            values=tasks.means[:, None],
         )
         return self.poisoned(tasks, contexts, poison)

@@ -189,6 +189,7 @@ class Darkroom:
             metric=Metric("episode reward", "higher"),
             observation=(),
             n_states=self.states,
+            n_attack_keys=self.states,
         )
         self._after = transitions(self.config.size)
 
@@ -223,9 +224,12 @@ class Darkroom:
     def observe(self, state: Tensor) -> Tensor:
         return state
 
+    def attack_key(self, tasks: DarkroomTasks, state: Tensor) -> Tensor:
+        """The cell."""
+        return state
+
     def action_values(self, tasks: DarkroomTasks, state: Tensor) -> Tensor:
-        rows = torch.arange(len(tasks), device=tasks.device)
-        return tasks.values[rows.view(-1, *[1] * (state.dim() - 1)), state]
+        return tasks.values[torch.arange(len(tasks), device=tasks.device), state]
 
     def optimal_action(self, tasks: DarkroomTasks, state: Tensor) -> Tensor:
         return tasks.best.gather(1, state[:, None]).squeeze(1)
@@ -271,6 +275,7 @@ class Darkroom:
             states=torch.from_numpy(states).to(device),
             next_states=torch.from_numpy(reached).to(device),
             queries=asked,
+            values=tasks.values[torch.arange(batch, device=device)[:, None], asked],
         )
 
     def _walks(

@@ -176,6 +176,7 @@ class LinearBandit(Arms):
             actions=torch.from_numpy(actions).to(tasks.device),
             rewards=torch.from_numpy(rewards).to(tasks.device),
             labels=labels.expand(batch, length + 1),
+            values=tasks.means[:, None],
         )
 
     def draw_offsets(self, values: Tensor, budget: Tensor, rng: Rng) -> Tensor:

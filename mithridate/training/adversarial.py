@@ -91,7 +91,10 @@ class AdversarialTraining:
         config, rng = self.config, self.rng.child("rollout", step)
 
         def under_attack(agent: Any) -> tuple[Trajectory, Tensor]:
-            trajectory = rollout(self.env, self.tasks, agent, self.attacker, self.eps, rng=rng)
+            trajectory = rollout(
+                self.env, self.tasks, agent, self.attacker, self.eps, rng=rng,
+                record_values=bool(config.suboptimal),
+            )  # fmt: skip
             return trajectory, self.env.score(self.tasks, trajectory).sum(1)
 
         values: Values = {}
@@ -115,7 +118,7 @@ class AdversarialTraining:
                     )  # fmt: skip
                 learned = attacker.update(lived)
                 values |= {f"{key}_{i}": value for key, value in learned.items()}
-        seen = self._taught(trajectory.contexts(), self.tasks, rng.child("labels"))
+        seen = self._taught(trajectory.contexts(), rng.child("labels"))
         self.memory = [*self.memory, seen][-config.memory :]
         return values
 
@@ -176,25 +179,27 @@ class AdversarialTraining:
         switching = self.config.synthetic.switching
         poison = Poison(eps.masked_fill(clean, 0.0), budget, switching, rng.child("poison"))
         contexts = self.env.sample_contexts(tasks, length, rng.child("contexts"), poison)
-        return self._taught(contexts, tasks, rng.child("labels"))
+        return self._taught(contexts, rng.child("labels"))
 
-    def _taught(self, contexts: Contexts, tasks: Tasks, rng: Rng) -> Contexts:
+    def _taught(self, contexts: Contexts, rng: Rng) -> Contexts:
         """A share of the labels replaced by the second-best action, ties at random. What is as good
         as the best is not second-best."""
         if not self.config.suboptimal:
-            return contexts
+            return replace(contexts, values=None)
+        values = contexts.values
+        if values is None:
+            raise UserError(
+                f"suboptimal labels need an environment whose contexts say what actions are worth; "
+                f"'{self.env.spec.name}' does not"
+            )
         draw = rng.generator()
-        if contexts.queries is None:
-            values = self.env.action_values(tasks, self.env.reset(tasks))[:, None]
-        else:
-            values = self.env.action_values(tasks, contexts.queries)
         replaced = torch.from_numpy(draw.random(tuple(contexts.labels.shape)))
         ties = torch.from_numpy(draw.random(tuple(values.shape), dtype=np.float32))
         best = values == values.amax(2, keepdim=True)
         values = (values.double() + 1e-9 * ties).masked_fill(best, -math.inf)
         second = values.argmax(2)  # (B, T + 1), or (B, 1) if there is but one state
         labels = torch.where(replaced < self.config.suboptimal, second, contexts.labels)
-        return replace(contexts, labels=labels)
+        return replace(contexts, labels=labels, values=None)
 
     # Measuring -------------------------------------------------------------------------------
 
