@@ -15,15 +15,19 @@ if TYPE_CHECKING:
     from mithridate.envs import make_env as make_env
     from mithridate.errors import UserError as UserError
     from mithridate.evaluation.crossplay import evaluate as evaluate
+    from mithridate.evaluation.kinds import Kind as Kind
     from mithridate.registry import AGENTS as AGENTS
     from mithridate.registry import ATTACKERS as ATTACKERS
     from mithridate.registry import ENVS as ENVS
+    from mithridate.registry import KINDS as KINDS
     from mithridate.rng import Rng as Rng
 
 _HOME = {
     "AGENTS": "mithridate.registry",
     "ATTACKERS": "mithridate.registry",
     "ENVS": "mithridate.registry",
+    "KINDS": "mithridate.registry",
+    "Kind": "mithridate.evaluation.kinds",
     "Rng": "mithridate.rng",
     "Solo": "mithridate.agents.adapt",
     "UserError": "mithridate.errors",

@@ -31,6 +31,8 @@ from mithridate.commands.options import (
     wide_console,
 )
 from mithridate.errors import Caution, Interrupted, TrainingDiverged, UserError, shown
+from mithridate.evaluation.kinds import spoken
+from mithridate.users_code import import_extensions
 
 app = typer.Typer(
     name="mithridate",
@@ -80,9 +82,8 @@ def evaluate(
         str | None,
         typer.Option(
             help="Comma-separated: none (default), uniform, raise_worst, lower_best, swap, mirror, "
-            "few_arms, files of `mithridate attack`, or learned(AGENT), in rooms pooled(AGENT), "
-            "with arms kept(AGENT), adaptive(AGENT) and from_nothing(AGENT), which train attackers "
-            "now; without (AGENT), against every agent."
+            "few_arms, files of `mithridate attack`, or kinds that are trained now: "
+            f"{spoken()}; without (AGENT), against every agent."
         ),
     ] = None,
     eps: Eps = None,
@@ -226,6 +227,7 @@ def run(arguments: list[str]) -> int:
 
 def _run(arguments: list[str]) -> int:
     try:
+        import_extensions()
         code = app(args=arguments, prog_name="mithridate", standalone_mode=False)
         if code == 130:  # typer has turned an interrupt into this
             raise KeyboardInterrupt

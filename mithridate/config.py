@@ -29,6 +29,7 @@ from mithridate.errors import Caution, UserError, shown, unknown
 from mithridate.files import DEEPEST, json_or_text
 
 PRESETS = ("smoke", "laptop", "paper")
+StageKind = Literal["pretrain", "distill", "train", "attack", "evaluate"]
 SHORT = 128
 """Transitions in a short batch, unless a setting says otherwise."""
 
@@ -372,16 +373,18 @@ class EvaluateConfig(Config):
     replications: Replications = 1
     """Independent repetitions, each with its own tasks."""
     attackers: Names = ("none",)
-    """Each of them none, a registered attacker, learned(TARGET), kept(TARGET), pooled(TARGET),
-    adaptive(TARGET) or from_nothing(TARGET), or attackers from files."""
+    """Each of them none, a registered attacker, attackers from files, or a kind of attack that is
+    trained now, KIND(TARGET): learned(ts); without (TARGET), against every agent."""
     eps: Fraction = 0.4
     """Probability that a step's reward is replaced by the attacker's (none: unused)."""
     budget: NonNegativeFloat = 3.0
     """Bound on the norm of the attack (none: unused)."""
-    rounds: Positive = 20
-    """Rounds of training for attackers that are learned(TARGET), kept(TARGET) or pooled(TARGET)."""
+    preset: Literal["smoke", "laptop", "paper"] = "laptop"
+    """Where the settings of attackers that are trained come from, if they are not given here."""
+    rounds: Positive | None = None
+    """Rounds of training for attackers, unless they are networks; null for the attack preset's."""
     adaptive_rounds: Positive = 40
-    """Rounds of training for attackers that are adaptive(TARGET) or from_nothing(TARGET)."""
+    """The same for attackers that are networks: adaptive(TARGET), from_nothing(TARGET)."""
     block: Positive = 250
     """Tasks rolled out at once; changes memory and speed, never the result."""
 
@@ -414,21 +417,16 @@ def parse(config_type: type[ConfigT], data: Mapping[str, Any], where: str = "con
 
 def resolve(
     config_type: type[ConfigT],
-    stage: Literal["pretrain", "distill", "train", "attack", "evaluate"],
-    env: str,
+    stage: StageKind,
+    env: str | EnvConfig,
     preset: str = "laptop",
     sets: Sequence[str] = (),
     **direct: Any,
 ) -> ConfigT:
-    """Defaults, then the environment's preset for this stage, then `direct`, then `--set`s."""
-    from mithridate.registry import ENVS
-
-    if preset not in PRESETS:
-        raise unknown("preset", preset, PRESETS)
-    found = ENVS.get(env)
-    name: str = found.registered_name
-    data: dict[str, Any] = {"env": {"name": name}}
-    _merge(data, found.presets.get(stage, {}).get(preset, {}))
+    """Defaults, then the environment's preset for this stage, then `direct`, then `--set`s. An
+    environment with a configuration of its own keeps it."""
+    data = preset_settings(stage, env, preset)
+    name = data["env"]["name"]
     _merge(data, {key: value for key, value in direct.items() if value is not None})
     short = data.get("batches", {}).pop("short_length", None)  # it may have to follow the horizon
     for text in sets:
@@ -436,12 +434,32 @@ def resolve(
     if not isinstance(data["env"], dict):
         raise UserError(f"--set env: expected keys and values, not {_input(data['env'])}")
     if data["env"].get("name") != name:
-        raise UserError(f"--set env.name: the environment is the argument '{env}'")
+        raise UserError(f"--set env.name: the environment is the argument '{name}'")
+    if data.get("preset", preset) != preset:
+        raise UserError("--set preset: it is an option of its own, --preset")
     parsed = _parse_env(data["env"], "config")
     data["env"] = parsed
     if short is not None and isinstance(data["batches"], dict):
         data["batches"].setdefault("short_length", min(short, parsed.horizon))
     return parse(config_type, data)
+
+
+def preset_settings(stage: StageKind, env: str | EnvConfig, preset: str) -> dict[str, Any]:
+    """What a preset says about a stage in an environment, which may be there already."""
+    from mithridate.registry import ENVS
+
+    if preset not in PRESETS:
+        raise unknown("preset", shown(preset), PRESETS)
+    data: dict[str, Any] = {}
+    if isinstance(env, str) or ENVS.known(env.name) is not None:  # or somebody's own, without any
+        found = ENVS.get(env if isinstance(env, str) else env.name)
+        data["env"] = {"name": found.registered_name}
+        _merge(data, found.presets.get(stage, {}).get(preset, {}))
+    if not isinstance(env, str):
+        data["env"] = env.to_json()
+    if stage == "evaluate":
+        data["preset"] = preset  # attackers that are trained for it have settings of their own
+    return data
 
 
 def _parse_env(data: Mapping[str, Any], where: str) -> EnvConfig:

@@ -1,4 +1,4 @@
-"""Names for environments, agents and attackers.
+"""Names for environments, agents, attackers and kinds of attacks.
 
 A new one is one file and one decorator:
 
@@ -97,3 +97,4 @@ def parse_call(text: str, kind: str = "agent") -> tuple[str, dict[str, Any]]:
 ENVS: Registry[Any] = Registry("environment", "mithridate.envs")
 AGENTS: Registry[Any] = Registry("agent", "mithridate.agents")
 ATTACKERS: Registry[Any] = Registry("attacker", "mithridate.attackers")
+KINDS: Registry[Any] = Registry("attack kind", "mithridate.evaluation.kinds")

@@ -3,17 +3,43 @@ whose they are and where, in one line; the traceback is still there as the cause
 
 from __future__ import annotations
 
+import importlib
 import inspect
+import os
+import sys
 import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from types import FrameType
+from types import FrameType, ModuleType
 from typing import Any
 
 from mithridate.errors import Interrupted, TrainingDiverged, UserError, shown
 
 OURS = "mithridate"
+EXTENSIONS = "MITHRIDATE_IMPORT"
+"""The environment variable with the names of modules that are imported at the start."""
+
+
+def import_module(name: str, said: str) -> ModuleType:
+    """A user's module; those in the working directory count. `said`: where he named it."""
+    if os.getcwd() not in sys.path:
+        sys.path.insert(0, os.getcwd())
+    try:
+        return importlib.import_module(name)
+    except ModuleNotFoundError as error:
+        raise UserError(f"{said}: cannot import {name}: {shown(error)}") from None
+    except (Exception, SystemExit) as error:
+        raise UserError(
+            f"{said}: cannot import {name}: {described(error)} ({last_line(error)})"
+        ) from error
+
+
+def import_extensions() -> None:
+    """Modules that register environments, agents, attackers or kinds of attacks of the user's."""
+    for name in os.environ.get(EXTENSIONS, "").split(","):
+        if name.strip():
+            import_module(name.strip(), EXTENSIONS)
 
 
 @contextmanager

@@ -21,7 +21,7 @@ from typing import Any
 
 os.environ["MITHRIDATE_KERNELS"] = "reference"
 
-from mithridate.evaluation.checks import column_of
+from mithridate.evaluation.kinds import heading_of
 from mithridate.experiments.executors import run_graph
 from mithridate.experiments.plan import Plan, plan
 from mithridate.experiments.recipes import RECIPES
@@ -40,7 +40,7 @@ def planned(name: str) -> Plan:
 def numbers(records: list[dict[str, Any]]) -> Numbers:
     """Mean and norm of each cell, by who met whom, where and in which replication."""
     return {
-        f"{r['agent']} | {column_of(r)} | {r['level']:g} | {r['level_budget']:g} | "
+        f"{r['agent']} | {heading_of(r)} | {r['level']:g} | {r['level_budget']:g} | "
         f"{r['replication']}": [r["mean"], r["norm"]]
         for r in records
     }

@@ -6,9 +6,10 @@ The tables are a pure function of what `mithridate report` wrote beside the page
 from __future__ import annotations
 
 import csv
-import re
 import sys
 from pathlib import Path
+
+from mithridate.evaluation.kinds import named
 
 ROOT = Path(__file__).parent.parent
 RESULTS = ROOT / "results"
@@ -36,14 +37,6 @@ COLUMNS = {
     "rooms": ("learned(", "pooled(", "uniform", "swap_goals", "none"),
 }
 """How the columns of a table begin that is not shown whole."""
-TITLES = {"none": "clean", "uniform": "uniform random"}
-KINDS = {
-    "learned": "",
-    "kept": "best kept: ",
-    "pooled": "pooled: ",
-    "adaptive": "adaptive: ",
-    "from_nothing": "from nothing: ",
-}
 
 
 def table(name: str, source: str) -> str:
@@ -63,10 +56,10 @@ def table(name: str, source: str) -> str:
 
 
 def title(column: str, name: str) -> str:
-    if match := re.fullmatch(r"(\w+)\((.*)\)", column):
-        kind = KINDS[match[1]] or ("non-adaptive: " if name == "adaptive" else "")
-        return kind + match[2]
-    return TITLES.get(column, column.replace("_", " "))
+    heading = named(column)
+    if name == "adaptive" and heading.kind == "learned":
+        return f"non-adaptive: {heading.of}"  # the paper's word, in the paper's table
+    return heading.described.line(heading.of)
 
 
 def cell(row: dict[str, str] | None) -> str:

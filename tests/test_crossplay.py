@@ -13,6 +13,7 @@ from mithridate.envs import make_env
 from mithridate.errors import UserError
 from mithridate.evaluation.columns import make_columns
 from mithridate.evaluation.crossplay import Evaluation, Record, evaluate, evaluate_config
+from mithridate.evaluation.kinds import untrained
 from mithridate.report.paper import paper_clean, paper_value
 from mithridate.report.tables import matrix_table, worst_attack
 
@@ -178,8 +179,9 @@ def test_attackers_of_another_kind_are_refused():
 
 
 def record(agent, attacker, mean, target=None, replication=0) -> Record:
+    kind = untrained(attacker) if target is None else "learned"
     return Record(
-        agent=agent, environment="bandit", metric="cumulative regret", attacker=attacker,
+        kind=kind, agent=agent, environment="bandit", metric="cumulative regret", attacker=attacker,
         target=target, eps=0.4, budget=3.0, norm=2.9, replication=replication, mean=mean, ci95=1.0,
         tasks=200, seed=0, config_hash="", version="", seconds=0.0,
     )  # fmt: skip

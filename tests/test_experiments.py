@@ -197,9 +197,7 @@ def test_a_rival_is_of_the_same_level_and_replication():
 def test_a_training_may_start_from_another_model(monkeypatch):
     second = Model("train", {"eps": 0.2, "rounds": 7}, start="at-dpt-b1", paper=Model("train"))
     monkeypatch.setitem(MODELS, "second", second)
-    recipe = replace(
-        TINY, rows=(Row("second", "second"),), targets=(), kept=(), adaptive=(), from_nothing=()
-    )
+    recipe = replace(TINY, rows=(Row("second", "second"),), trained={})
     trained = plan(recipe, "laptop", 2).trainings
     assert len(trained) == 4, "two levels and two replications"
     for stage in trained:
@@ -213,7 +211,7 @@ def test_a_training_may_start_from_another_model(monkeypatch):
 def test_a_recipe_may_have_adaptive_attackers_at_some_levels_only():
     mixture = RECIPES["bandit_mixture"]
     low, _, high = (mixture.columns(level) for level in mixture.levels)
-    assert low == [c for c in high if not c.startswith("adaptive")] != high
+    assert low == [c for c in high if c.kind != "adaptive"] != high
 
 
 def test_what_the_paper_does_not_have_is_compared_with_nothing(finished, monkeypatch):
@@ -230,7 +228,10 @@ TINY = Recipe(
         Row("AT-DPT (A)", "at-dpt-adaptive"), Row("AD [TS]", "ad-ts"), Row("TS", "ts"),
         Row("posterior oracle", "posterior_oracle"),
     ),
-    static=("none",), targets=("AD [TS]",), kept=("TS",), adaptive=("TS",), from_nothing=("TS",),
+    static=("none",),
+    trained={
+        "learned": ("AD [TS]",), "kept": ("TS",), "adaptive": ("TS",), "from_nothing": ("TS",),
+    },
     table="bandit_adaptive_full",
     levels=(Level(0.4, 1.0), Level(0.4, 3.0)),
 )  # fmt: skip
@@ -288,7 +289,7 @@ def test_records_are_complete_and_honest(finished):
     assert len(records) == 7 * 12
     assert all(r["norm"] <= r["budget"] * (1 + 1e-6) for r in records)
     targets = {r["target"] for r in records if r["attacker"] == "gaussian"}
-    assert targets == set(MAIN.targets)
+    assert targets == set(MAIN.trained["learned"])
 
 
 def test_pandas_can_read_the_records_directly(finished):

@@ -23,6 +23,7 @@ from mithridate.envs.linear_bandit import LinearBanditConfig
 from mithridate.errors import UserError
 from mithridate.evaluation.checks import Cells, flags, paired_difference
 from mithridate.evaluation.episode import Room
+from mithridate.evaluation.kinds import named
 from mithridate.experiments.plan import plan
 from mithridate.experiments.recipes import RECIPES
 from mithridate.experiments.store import Store
@@ -35,9 +36,11 @@ from mithridate.report.watch import server
 
 
 def record(agent, column, mean, replication=0, **more):
-    target = column[8:-1] if column.startswith("learned(") else None
+    heading = named(column)
+    target = heading.of if heading.kind == "learned" else None
     return {
-        "agent": agent, "attacker": "gaussian" if target else column, "target": target,
+        "agent": agent, "kind": heading.kind, "attacker": "gaussian" if target else column,
+        "target": target,
         "environment": "bandit", "metric": "cumulative regret", "eps": 0.4, "budget": 3.0,
         "norm": 2.5, "level": 0.4, "replication": replication, "mean": mean, "ci95": 1.0,
         "tasks": 200, **more,

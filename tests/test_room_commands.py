@@ -97,7 +97,7 @@ def test_the_recipe_of_rooms(tmp_path):
     (section,) = summarise(store)
     (table,) = section.tables
     assert section.done == section.total
-    trained = {f"{kind}({t})" for kind in ("learned", "pooled") for t in recipe.targets}
+    trained = {f"{kind}({t})" for kind, some in recipe.trained.items() for t in some}
     assert set(table.columns) == {*recipe.static, *trained}
     kinds = {s.config["attacker"] for s in planned.stages() if s.kind == "attack"}
     assert kinds == {"tabular", "pooled"}

@@ -19,7 +19,7 @@ def store(tmp_path) -> Store:
 
 
 RECORD = {
-    "agent": "TS", "attacker": "none", "target": None, "environment": "bandit",
+    "agent": "TS", "kind": "clean", "attacker": "none", "target": None, "environment": "bandit",
     "metric": "cumulative regret", "eps": 0.0, "budget": 0.0, "norm": 0.0, "level": 0.4,
     "level_budget": 3.0, "replication": 0, "mean": 10.0, "ci95": None, "tasks": 20,
 }  # fmt: skip

@@ -5,7 +5,6 @@ from __future__ import annotations
 import fnmatch
 import glob
 import hashlib
-import importlib
 import os
 import re
 import sys
@@ -20,7 +19,7 @@ from mithridate.files import read_bytes
 from mithridate.model.weights import zoo_names
 from mithridate.registry import AGENTS, parse_call
 from mithridate.types import Agent, Follows
-from mithridate.users_code import described, last_line
+from mithridate.users_code import import_module
 
 AgentLike = Any
 """str, an Agent, a plain single-task agent, or the class of either."""
@@ -161,16 +160,7 @@ def split_names(text: str, option: str = "--agents") -> list[str]:
 def _import(name: str) -> Any:
     """The object that 'package.module:Class' names; modules in the working directory count."""
     module_name, _, attribute = name.partition(":")
-    if os.getcwd() not in sys.path:
-        sys.path.insert(0, os.getcwd())
-    try:
-        module = importlib.import_module(module_name)
-    except ModuleNotFoundError as error:
-        raise UserError(f"agent '{name}': cannot import {module_name}: {shown(error)}") from None
-    except (Exception, SystemExit) as error:
-        raise UserError(
-            f"agent '{name}': cannot import {module_name}: {described(error)} ({last_line(error)})"
-        ) from error
+    module = import_module(module_name, f"agent '{name}'")
     try:
         return getattr(module, attribute)
     except AttributeError:

@@ -6,15 +6,14 @@ They look at one table's records, the cells of all victims, attackers and replic
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
 import torch
 
+from mithridate.evaluation.kinds import Heading, heading_of
 from mithridate.intervals import FEW_REPLICATIONS, mean_ci95, over_replications
-from mithridate.registry import parse_call
 
 FEW_TASKS = 100
 
@@ -23,41 +22,6 @@ FEW_TASKS = 100
 class Flag:
     code: str
     text: str
-
-
-KINDS = {
-    "learned": None,
-    "kept": "gaussian(keep=best)",
-    "pooled": "pooled",
-    "adaptive": "adaptive",
-    "from_nothing": "adaptive(tilt=0)",
-}
-"""What attackers that are trained are called, and what they are: kept ones are used as they were
-when they hurt most; adaptive ones begin with a guess, or, like the paper's, from nothing. Which one
-is *the* learned attacker is up to the environment."""
-
-
-def column_name(attacker: str, target: str | None) -> str:
-    """What a column of a table is called."""
-    if target is None:
-        return attacker
-    name, parameters = parse_call(attacker, "attacker")
-    kind = "pooled" if name == "pooled" else "learned"
-    if name == "gaussian" and parameters.get("keep") == "best":
-        kind = "kept"
-    if name == "adaptive":
-        kind = "from_nothing" if parameters.get("tilt") == 0 else "adaptive"
-    return f"{kind}({target})"
-
-
-def trained_against(column: str) -> tuple[str, str] | None:
-    """What kind of attackers a column is, and their target; None if they need no training."""
-    match = re.fullmatch(rf"({'|'.join(KINDS)})\((.*)\)", column)
-    return (match[1], match[2]) if match else None
-
-
-def column_of(record: dict[str, Any]) -> str:
-    return column_name(record["attacker"], record["target"])
 
 
 class Cells:
@@ -69,14 +33,23 @@ class Cells:
         self.records = list(records)
         self.better = better
         self.victims: list[str] = list(dict.fromkeys(r["agent"] for r in records))
-        self.columns = list(dict.fromkeys(column_of(r) for r in records))
+        self.headings: dict[str, Heading] = {}
         self._means: dict[tuple[str, str], dict[int, float]] = {}
         self._over_tasks: dict[tuple[str, str], list[float]] = {}
         for r in records:
-            key = (r["agent"], column_of(r))
+            heading = heading_of(r)
+            self.headings.setdefault(str(heading), heading)
+            key = (r["agent"], str(heading))
             self._means.setdefault(key, {})[r["replication"]] = r["mean"]
             ci95 = math.nan if r["ci95"] is None else r["ci95"]
             self._over_tasks.setdefault(key, []).append(ci95)
+
+    @property
+    def columns(self) -> list[str]:
+        return list(self.headings)
+
+    def attacked(self, column: str) -> bool:
+        return self.headings[column].kind != "clean"
 
     def means(self, victim: str, column: str) -> dict[int, float]:
         """By replication."""
@@ -91,6 +64,11 @@ class Cells:
         mean, ci95 = over_replications(known[0], known[1])
         return mean.item(), ci95.item()
 
+    def of_kind(self, victim: str, kind: str) -> tuple[float, float] | None:
+        """The cell in the first column of a kind."""
+        columns = (column for column, heading in self.headings.items() if heading.kind == kind)
+        return self.cell(victim, next(columns, ""))
+
     def worse(self, a: float, b: float) -> bool:
         """Whether a is a worse score than b."""
         return a > b if self.better == "lower" else a < b
@@ -100,7 +78,7 @@ class Cells:
         found = [
             (column, cell[0])
             for column in self.columns
-            if column != "none" and (cell := self.cell(victim, column))
+            if self.attacked(column) and (cell := self.cell(victim, column))
         ]
         if not found:
             return None
@@ -125,12 +103,8 @@ def flags(cells: Cells) -> list[Flag]:
         found.append(Flag("few-tasks", f"replications have {tasks} tasks only"))
     for r in cells.records:
         if r["norm"] > r["budget"] * (1 + 1e-6):
-            found.append(
-                Flag(
-                    "over-budget",
-                    f"{column_of(r)} used a norm of {r['norm']:.3g}, its budget is {r['budget']:g}",
-                )
-            )
+            said = f"used a norm of {r['norm']:.3g}, its budget is {r['budget']:g}"
+            found.append(Flag("over-budget", f"{heading_of(r)} {said}"))
             break
     for victim in cells.victims:
         found += _about(cells, victim)
@@ -139,13 +113,13 @@ def flags(cells: Cells) -> list[Flag]:
 
 def _about(cells: Cells, victim: str) -> list[Flag]:
     found = []
-    clean = cells.cell(victim, "none")
-    learned = [c for c in cells.columns if trained_against(c)]
+    clean = cells.of_kind(victim, "clean")
     for column in cells.columns:
         cell = cells.cell(victim, column)
-        if clean and cell and column != "none" and _clearly(cells, clean, cell):
+        if clean and cell and cells.attacked(column) and _clearly(cells, clean, cell):
             found.append(Flag("poison-helps", f"{victim} fares better under {column} than clean"))
-    random = cells.cell(victim, "uniform")
+    learned = [c for c, heading in cells.headings.items() if heading.described.trained]
+    random = cells.of_kind(victim, "random")
     against = [cell for c in learned if (cell := cells.cell(victim, c))]
     if random and against and all(_clearly(cells, random, cell) for cell in against):
         found.append(

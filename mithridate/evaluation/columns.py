@@ -10,10 +10,18 @@ from pathlib import Path
 
 from mithridate.agents.resolve import Victim, make_victims, told
 from mithridate.attackers import make_attacker
-from mithridate.config import AttackConfig, EvaluateConfig, parse
+from mithridate.config import AttackConfig, EvaluateConfig, resolve
 from mithridate.envs import env_of
 from mithridate.errors import UserError, shown, unknown
-from mithridate.evaluation.checks import KINDS, column_name, trained_against
+from mithridate.evaluation.kinds import (
+    Heading,
+    Kind,
+    fitting,
+    named,
+    trained_as,
+    trained_kinds,
+    untrained,
+)
 from mithridate.registry import ATTACKERS, ENVS, parse_call
 from mithridate.training.attack import LearnedAttack, attack, run_name
 from mithridate.training.loop import Watcher
@@ -21,16 +29,33 @@ from mithridate.training.trial import try_out
 from mithridate.types import Attacker, Tasks
 
 
-def _kind(name: str, config: EvaluateConfig) -> str:
-    """The attacker that a kind stands for."""
-    attacker: str = KINDS[name] or ENVS.get(config.env.name).learned_attack
-    return attacker
+def attack_config(
+    kind: Kind,
+    config: EvaluateConfig,
+    target: str,
+    seed: int,
+    *,
+    rounds: int | None = None,
+    sets: Sequence[str] = (),
+) -> AttackConfig:
+    """How attackers of a kind are trained for an evaluation: as the attack preset says, with the
+    evaluation's own level, tasks and rounds. `rounds`: those for this target; `sets`: what
+    overrides everything."""
+    env = ENVS.get(config.env.name)
+    of_preset = env.presets.get("attack", {}).get(config.preset, {})
+    return resolve(
+        AttackConfig, "attack", config.env, config.preset, sets,
+        target=target, seed=seed, threads=config.threads, eps=config.eps, budget=config.budget,
+        tasks=config.tasks, rounds=kind.rounds(config) if rounds is None else rounds,
+        attacker=kind.attacker or of_preset.get("attacker", env.learned_attack),
+    )  # fmt: skip
 
 
 @dataclass(frozen=True)
 class Column:
     """One attacker, or one for each replication."""
 
+    kind: str
     attacker: str
     target: str | None = None
     static: Attacker | None = None
@@ -38,7 +63,7 @@ class Column:
 
     @property
     def name(self) -> str:
-        return column_name(self.attacker, self.target)
+        return str(Heading(self.kind, self.attacker if self.target is None else self.target))
 
     def meet(self, replication: int) -> tuple[Attacker | None, Tasks | None]:
         """The attacker that victim number `replication` meets, and its tasks if it has its own."""
@@ -52,12 +77,12 @@ class Column:
 class _Wanted:
     """Attackers of a kind that are to be trained against a victim."""
 
-    attacker: str
+    kind: Kind
     victim: Victim
 
     @property
     def name(self) -> str:
-        return column_name(self.attacker, self.victim.label)
+        return self.kind.column(self.victim.label)
 
 
 def make_columns(
@@ -86,9 +111,10 @@ def make_columns(
 def _meant(text: str, config: EvaluateConfig, victims: Sequence[Victim]) -> list[Column | _Wanted]:
     """What a user's word stands for: columns, and attackers to train."""
     if text.lower() == "none":
-        return [Column("none")]
-    if text in KINDS:
-        kind = _kind(text, config)
+        return [Column("clean", "none")]
+    kinds = trained_kinds()
+    if text in kinds:
+        kind = fitting(text, env_of(config.env).spec)
         targets = [victim for victim in victims if not victim.privileged]
         if not targets:
             raise UserError(
@@ -96,15 +122,14 @@ def _meant(text: str, config: EvaluateConfig, victims: Sequence[Victim]) -> list
                 f"against them: name a target, {text}(AGENT)"
             )
         return [_Wanted(kind, victim) for victim in targets]
-    if meant := trained_against(text):
-        kind, name = meant
+    if (meant := named(text)).kind in kinds:
         labels = {victim.label: victim for victim in victims}
-        target = labels.get(name) or make_victims([name], told(config))[0]
+        target = labels.get(meant.of) or make_victims([meant.of], told(config))[0]
         if target.privileged:
             raise UserError(
                 f"'{target.label}' knows the attack; there is nothing to learn against it"
             )
-        return [_Wanted(_kind(kind, config), target)]
+        return [_Wanted(fitting(meant.kind, env_of(config.env).spec), target)]
     if paths := _files(text):
         return [_from_files(text, paths, config)]
     if "/" in text or text.endswith(".safetensors"):
@@ -112,14 +137,14 @@ def _meant(text: str, config: EvaluateConfig, victims: Sequence[Victim]) -> list
     name, _ = parse_call(text, "attacker")
     known = ATTACKERS.known(name)
     if known is None:
-        choices = ["none", *(f"{kind}(TARGET)" for kind in KINDS), *ATTACKERS.names()]
+        choices = ["none", *(f"{kind}(TARGET)" for kind in kinds), *ATTACKERS.names()]
         raise unknown("attacker", name, choices)
     text = known + text[len(name) :]  # whatever its case was
     attacker = make_attacker(text, config.budget)
     if hasattr(attacker, "update"):
         raise UserError(f"attacker '{known}' must be trained first: learned(TARGET)")
     try_out(env_of(config.env), (), [attacker])
-    return [Column(text, static=attacker)]
+    return [Column(untrained(text), text, static=attacker)]
 
 
 def _trained(
@@ -129,30 +154,22 @@ def _trained(
     directory: Path,
 ) -> Column:
     """Train attackers against each replication of a victim, or take those of an earlier run."""
-    victim, adaptive = wanted.victim, wanted.attacker.startswith("adaptive")
+    victim = wanted.victim
     found = []
     for replication in range(config.replications):
-        attack_config = parse(
-            AttackConfig,
-            {
-                "env": config.env, "target": victim.source(replication) or victim.label,
-                "seed": config.seed + replication, "threads": config.threads, "eps": config.eps,
-                "budget": config.budget, "tasks": config.tasks,
-                "rounds": config.adaptive_rounds if adaptive else config.rounds,
-                "attacker": wanted.attacker,
-            },
-            where="attack",
-        )  # fmt: skip
+        source = victim.source(replication) or victim.label
+        settings = attack_config(wanted.kind, config, source, config.seed + replication)
         watchers = watch(victim.label, replication) if watch else []
         if victim.source(replication):
-            path = attack(attack_config, directory / run_name(attack_config), watchers)
+            path = attack(settings, directory / run_name(settings), watchers)
             found.append(LearnedAttack(path))
         else:  # an object of the user's: nothing says whether it is the one of an earlier run
             with tempfile.TemporaryDirectory() as temporary:
                 agent = victim.replication(replication)
-                path = attack(attack_config, Path(temporary) / "run", watchers, target=agent)
+                path = attack(settings, Path(temporary) / "run", watchers, target=agent)
                 found.append(LearnedAttack(path))
-    return Column(found[0].config.attacker, target=victim.label, learned=tuple(found))
+    attacker = found[0].config.attacker
+    return Column(wanted.kind.name, attacker, target=victim.label, learned=tuple(found))
 
 
 def _files(text: str) -> list[Path]:
@@ -162,7 +179,8 @@ def _files(text: str) -> list[Path]:
 
 
 def _from_files(text: str, paths: Sequence[Path], config: EvaluateConfig) -> Column:
-    """Attackers from files: one kind of attack, one file for each replication."""
+    """Attackers from files: one kind of attack, one file for each replication. A file says which
+    attacker was trained, and the kind is the one that trains it."""
     learned = sorted((LearnedAttack(path) for path in paths), key=lambda one: one.config.seed)
     for one in learned:
         if one.env.config != config.env:
@@ -173,7 +191,7 @@ def _from_files(text: str, paths: Sequence[Path], config: EvaluateConfig) -> Col
                 f"{one.config.eps:g}; evaluate them with the same --budget and --eps"
             )
     kinds = sorted({one.config.attacker for one in learned})
-    if len({column_name(kind, "") for kind in kinds}) > 1:
+    if len(kinds) > 1:
         raise UserError(f"attackers '{text}' are of several kinds: {', '.join(kinds)}")
     targets = sorted({one.config.target for one in learned})
     if len(targets) > 1:
@@ -184,4 +202,4 @@ def _from_files(text: str, paths: Sequence[Path], config: EvaluateConfig) -> Col
             f"attackers '{text}': {config.replications} replications need as many files with "
             f"seeds of their own; found {len(seeds)}"
         )
-    return Column(learned[0].config.attacker, target=targets[0], learned=tuple(learned))
+    return Column(trained_as(kinds[0]), kinds[0], target=targets[0], learned=tuple(learned))

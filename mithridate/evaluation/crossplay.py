@@ -18,13 +18,13 @@ import torch
 from torch import Tensor
 
 from mithridate.agents.resolve import AgentLike, Victim, make_victims, told
-from mithridate.config import EnvConfig, EvaluateConfig, parse
+from mithridate.config import EnvConfig, EvaluateConfig, parse, preset_settings
 from mithridate.envs import env_of
 from mithridate.errors import UserError, shown
-from mithridate.evaluation.checks import Cells, column_name
+from mithridate.evaluation.checks import Cells
 from mithridate.evaluation.columns import Column, make_columns
+from mithridate.evaluation.kinds import heading_of
 from mithridate.intervals import mean_ci95
-from mithridate.registry import ENVS
 from mithridate.rng import Rng
 from mithridate.scores import step_scores
 from mithridate.types import Env, Metric
@@ -38,6 +38,8 @@ class Record:
     agent: str
     environment: str
     metric: str
+    kind: str
+    """Of attack, see kinds.py."""
     attacker: str
     target: str | None
     """Whom the attacker was trained against, if it was."""
@@ -58,7 +60,7 @@ class Record:
 
     @property
     def column(self) -> str:
-        return column_name(self.attacker, self.target)
+        return str(heading_of(asdict(self)))
 
     def to_json(self) -> dict[str, Any]:
         def plain(value: Any) -> Any:
@@ -112,21 +114,27 @@ def evaluate(
     env: Env | str,
     agents: Sequence[AgentLike] | Mapping[str, AgentLike],
     *,
+    preset: str = "laptop",
     on_step: Callable[[], None] | None = None,
     **settings: Any,
 ) -> Evaluation:
     """Measure agents on fresh tasks; all of them meet the same tasks and the same luck.
 
     `agents`: registered names, shipped models, weight files, 'module:Class', or objects of your
-    own; a mapping gives them labels, and a list in it is one agent's replications. `settings`: the
-    fields of EvaluateConfig (tasks, seed, replications, attackers, eps, budget, …). `on_step` is
-    called after every batched step.
+    own; a mapping gives them labels, and a list in it is one agent's replications. `preset`:
+    smoke, laptop or paper, as in `mithridate evaluate`; an environment that is not a name keeps the
+    configuration it has. `settings`: the fields of EvaluateConfig (tasks, seed, replications,
+    attackers, eps, budget, …). `on_step` is called after every batched step.
     """
-    environment: Env = ENVS.create(env) if isinstance(env, str) else env
-    if not isinstance(getattr(environment, "config", None), EnvConfig):
+    own = None if isinstance(env, str) else env
+    told_env = env if isinstance(env, str) else getattr(env, "config", None)
+    if not isinstance(told_env, str | EnvConfig):
         raise UserError(f"environment: a name or an environment is needed, not {shown(env, 40)}")
-    config = parse(EvaluateConfig, {"env": environment.config, **settings}, where="evaluate")
-    return evaluate_config(config, agents, env=environment, on_step=on_step)
+    known = preset_settings("evaluate", told_env, preset)
+    if isinstance(told_env, EnvConfig):
+        known["env"] = told_env
+    config = parse(EvaluateConfig, {**known, **settings}, where="evaluate")
+    return evaluate_config(config, agents, env=own, on_step=on_step)
 
 
 def evaluate_config(
@@ -177,7 +185,7 @@ def evaluate_cell(
     mean, ci95 = mean_ci95(scores.sum(1).tolist())
     record = Record(
         agent=victim.label, environment=env.spec.name, metric=env.spec.metric.name,
-        attacker=column.attacker, target=column.target,
+        kind=column.kind, attacker=column.attacker, target=column.target,
         eps=config.eps if attacker else 0.0, budget=config.budget if attacker else 0.0,
         norm=max(norms, default=0.0), replication=replication, mean=mean, ci95=ci95,
         tasks=len(tasks), seed=config.seed, config_hash=config.hash(),

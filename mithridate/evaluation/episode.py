@@ -74,7 +74,7 @@ def watch(config: EvaluateConfig, victim: Victim, column: Column, task: int = 0)
             )
         offsets = mean_offsets(attacker.probabilities)[0]
     score = env.score(one, trajectory).sum().item()
-    name = "no attack" if column.name == "none" else column.name
+    name = "no attack" if column.kind == "clean" else column.name
     return Room(
         one.rewards[0].numpy(),  # type: ignore[attr-defined]
         offsets.numpy(),

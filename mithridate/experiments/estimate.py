@@ -15,6 +15,7 @@ from typing import Any
 from mithridate.agents.resolve import Victim
 from mithridate.envs import make_env
 from mithridate.errors import UserError
+from mithridate.evaluation.kinds import Heading
 from mithridate.experiments.stages import INPUT, Stage, parsed_config
 from mithridate.experiments.store import Store
 from mithridate.registry import AGENTS, parse_call
@@ -61,16 +62,23 @@ def work(stage: Stage) -> float:
     if stage.kind == "attack":
         tasks = config["tasks"] * (config["rounds"] + 1)
         rolling = _rolling(tasks * _episodes(config["target"]), horizon, bool(stage.inputs))
-        if config["attacker"].startswith("adaptive"):  # a model of its own, and eight passes
+        if passes := _passes(stage):  # a network of its own
             batch = {"long_every": 1, "long_batch": config["tasks"], "long_length": horizon}
             rolling += _rolling(tasks, horizon, True)
             rolling += _learning(
-                {**batch, "short_batch": 0, "short_length": 0}, 2 * config["rounds"]
+                {**batch, "short_batch": 0, "short_length": 0}, passes * config["rounds"]
             )
         return rolling
     tasks = 1 if stage.kind == "picture" else config["tasks"]
     episodes = _episodes(config["cell"]["victim"])
     return _rolling(tasks * episodes, horizon, "victim" in stage.inputs)
+
+
+def _passes(stage: Stage) -> float:
+    """See `Kind.passes`."""
+    if stage.about is None or stage.about.kind is None:
+        return 0.0
+    return Heading(stage.about.kind, stage.about.who).described.passes
 
 
 @cache
@@ -126,7 +134,8 @@ def _finished(store: Store) -> dict[str, float]:
             continue
         kind, inputs = artifact.manifest.kind, artifact.manifest.inputs
         parts = dict.fromkeys(inputs, Stage("pretrain", "", {}))
-        stage = Stage(kind, "", artifact.manifest.config, parts)
+        manifest = artifact.manifest
+        stage = Stage(kind, manifest.label, manifest.config, parts, manifest.about)
         try:
             parsed_config(stage)
             done = work(stage)

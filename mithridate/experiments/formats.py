@@ -11,6 +11,7 @@ from typing import Annotated, Any, Literal, TypeVar
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from mithridate.errors import UserError
+from mithridate.experiments import first_edition
 from mithridate.files import parse_json, read_text, shown
 from mithridate.registry import parse_call
 
@@ -72,14 +73,40 @@ class FileEntry(_Parsed):
     bytes: Annotated[int, Field(ge=0, le=FILE_LIMIT)]
 
 
-class Manifest(_Parsed):
+class About(_Parsed):
+    """Who meets whom in a stage. It is for reports, and no part of the stage's identity."""
+
+    kind: Kind | None
+    """Of attack; None where a model is trained."""
+    who: Label
+    """The target of attackers that are trained, or the attacker; the name of a model."""
+    eps: Score
+    budget: Score
+    replication: Annotated[int, Field(ge=0, lt=MANY_REPLICATIONS)]
+
+
+class _Described(_Parsed):
+    """A stage, wherever it is described."""
+
+    label: Label = ""
+    about: About | None = None
+
+    @model_validator(mode="before")
+    @classmethod
+    def _of_the_first_edition(cls, data: Any) -> Any:
+        if not isinstance(data, Mapping) or "about" in data:
+            return data
+        label = data.get("label")
+        return {**data, "about": first_edition.about(label) if isinstance(label, str) else None}
+
+
+class Manifest(_Described):
     """manifest.json of an artifact."""
 
     model_config = ConfigDict(strict=True, frozen=True, extra="allow")
 
     name: StageName
     kind: Kind
-    label: Label = ""
     config: Settings
     inputs: dict[Kind, StageName]
     files: Annotated[dict[FileName, FileEntry], Field(max_length=100)]
@@ -104,7 +131,7 @@ REQUIRED: dict[str, tuple[str, ...]] = {
 """What others need of an artifact of each kind."""
 
 
-class StageEntry(_Parsed):
+class StageEntry(_Described):
     """A stage in a graph's file."""
 
     name: StageName
@@ -147,6 +174,8 @@ class RecordLine(_Parsed):
     """A line of records.jsonl: what reports read of it."""
 
     agent: Label
+    kind: Kind | None = None
+    """Of attack; records of the first edition do not say it."""
     attacker: Label
     target: Label | None
     environment: Label
@@ -227,7 +256,8 @@ def records(text: str) -> list[dict[str, Any]]:
     lines = [parse_json(line) for line in text.splitlines()]
     for line in lines:
         _shallow(line)
-        parsed(RecordLine, line)
+        known = parsed(RecordLine, line)
+        line["kind"] = known.kind or first_edition.kind_of(known.attacker, known.target)
     if not lines:
         raise ValueError("there is no record")
     return lines

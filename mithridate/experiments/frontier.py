@@ -7,6 +7,7 @@ from typing import Protocol
 from mithridate.errors import UserError
 from mithridate.experiments.stages import Outcome, Stage, perform
 from mithridate.experiments.store import Store
+from mithridate.users_code import import_extensions
 
 POLL_SECONDS = 0.25
 RETRIES = 6
@@ -62,6 +63,7 @@ class Frontier:
 
 def perform_elsewhere(stage: Stage, root: str, shipped: bool) -> Outcome:
     """For a process that is given nothing but the store's path."""
+    import_extensions()
     return perform(stage, Store(root), shipped=shipped)
 
 

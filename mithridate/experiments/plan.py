@@ -14,10 +14,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from mithridate.config import PRESETS, resolve
+from mithridate.config import PRESETS, EvaluateConfig, parse, resolve
+from mithridate.envs import make_env
 from mithridate.errors import UserError, unknown
-from mithridate.evaluation.checks import KINDS, trained_against
-from mithridate.experiments.formats import MANY_REPLICATIONS
+from mithridate.evaluation.columns import attack_config
+from mithridate.evaluation.kinds import Heading, fitting, named
+from mithridate.experiments.formats import MANY_REPLICATIONS, About
 from mithridate.experiments.recipes import MODELS, Level, Recipe, Row
 from mithridate.experiments.stages import CONFIGS, INPUT, Stage, in_order
 from mithridate.experiments.trials import try_stage
@@ -25,7 +27,7 @@ from mithridate.files import shown
 
 OWNED = (
     "env", "seed", "eps", "budget", "start", "start_sha256", "rival", "rival_sha256", "target",
-    "target_sha256", "attackers", "replications", "cell", "source", "source_sha256",
+    "target_sha256", "attackers", "replications", "cell", "source", "source_sha256", "preset",
 )  # fmt: skip
 """Settings that follow from the recipe, the replication and the level."""
 LARGEST_SEED = 2**53
@@ -109,6 +111,9 @@ def plan(
     count = recipe.replications[preset] if replications is None else replications
     if not 0 <= seed <= LARGEST_SEED:
         raise UserError(f"--seed must be from 0 to {LARGEST_SEED}, not {shown(seed)}")
+    spec = make_env(recipe.environment).spec
+    for kind in recipe.trained:
+        fitting(kind, spec)
     build = _Builder(recipe, preset, seed, _by_stage(sets))
     cells = tuple(
         build.cell(row, column, level, r, count)
@@ -123,14 +128,25 @@ def plan(
         if row.is_model and MODELS[row.agent].kind == "train"
     )
     pictures = tuple(
-        build.picture(next(r for r in recipe.rows if r.label == label), column, count)
+        build.picture(next(r for r in recipe.rows if r.label == label), named(column), count)
         for label, column in recipe.pictures
     )
     # Replications differ in their seeds alone, so the first ones stand for all.
     first = [cell for cell in cells if cell.config["cell"]["replication"] == 0]
     for stage in in_order([*first, *pictures]):
         try_stage(stage)
+    _check_columns(cells)
     return Plan(recipe, preset, count, seed, cells, trainings, pictures, tuple(sorted(sets)))
+
+
+def _check_columns(cells: Sequence[Stage]) -> None:
+    """Raise a UserError if two columns are the same attack under two names: nothing would tell
+    their results apart."""
+    seen: dict[str, Stage] = {}
+    for cell in cells:
+        other = seen.setdefault(cell.name, cell)
+        if other.about != cell.about:
+            raise UserError(f"'{cell.label}' and '{other.label}' are the same attack")
 
 
 def _by_stage(sets: Sequence[str]) -> dict[str, list[str]]:
@@ -199,46 +215,59 @@ class _Builder:
         if model.rival is not None:
             inputs["rival"] = self.model(model.rival, at, replication)
         config = self._config("train", **dict.fromkeys(inputs, INPUT), **settings)
-        return Stage("train", f"train {agent} {number}, {at}", config, inputs)
+        about = _about(None, agent, at, replication)
+        return Stage("train", f"train {agent} {number}, {at}", config, inputs, about)
 
-    def attack(self, row: Row, attacker: str, level: Level, replication: int) -> Stage:
-        key = ("attack", attacker, row.label, level, replication)
+    def evaluation(self, level: Level) -> dict[str, Any]:
+        return self._config("evaluate", seed=self.seed, eps=level.eps, budget=level.budget)
+
+    def attack(self, row: Row, heading: Heading, level: Level, replication: int) -> Stage:
+        key = ("attack", heading, level, replication)
         if key not in self._made:
             inputs = {"target": self.model(row.agent, level, replication)} if row.is_model else {}
-            settings: dict[str, Any] = {
-                "seed": self.seed + replication, "eps": level.eps, "budget": level.budget,
-                "target": INPUT if row.is_model else level.fill(row.agent),
-            }  # fmt: skip
-            if row.attack_rounds is not None and self.preset != "smoke":
-                settings["rounds"] = row.attack_rounds
-            if (named := KINDS[attacker]) is not None:
-                settings["attacker"] = named
-            if attacker in ("adaptive", "from_nothing"):
-                settings["rounds"] = self._config("evaluate")["adaptive_rounds"]
-            label = f"{attacker} attack on {row.label} #{replication + 1}, {level}"
-            self._made[key] = Stage("attack", label, self._config("attack", **settings), inputs)
+            config = {**self._attack(row, heading, level), "seed": self.seed + replication}
+            label = f"{heading.kind} attack on {row.label} #{replication + 1}, {level}"
+            about = _about(heading.kind, row.label, level, replication)
+            self._made[key] = Stage("attack", label, config, inputs, about)
         return self._made[key]
 
-    def picture(self, row: Row, column: str, count: int) -> Stage:
-        cell = self.cell(row, column, self.recipe.levels[-1], 0, count)
-        return Stage("picture", f"picture of {cell.label}", cell.config, cell.inputs)
+    def _attack(self, row: Row, heading: Heading, level: Level) -> dict[str, Any]:
+        """Resolved once for all seeds."""
+        key = json.dumps([heading.kind, row.label, level.eps, level.budget])
+        if key not in self._resolved:
+            self._resolved[key] = attack_config(
+                heading.described, parse(EvaluateConfig, self.evaluation(level)),
+                INPUT if row.is_model else level.fill(row.agent), 0,
+                rounds=None if self.preset == "smoke" else row.attack_rounds,
+                sets=self.sets["attack"],
+            ).to_json()  # fmt: skip
+        return self._resolved[key]
 
-    def cell(self, row: Row, column: str, level: Level, replication: int, count: int) -> Stage:
+    def picture(self, row: Row, heading: Heading, count: int) -> Stage:
+        cell = self.cell(row, heading, self.recipe.levels[-1], 0, count)
+        return Stage("picture", f"picture of {cell.label}", cell.config, cell.inputs, cell.about)
+
+    def cell(self, row: Row, heading: Heading, level: Level, replication: int, count: int) -> Stage:
         inputs: dict[str, Stage] = {}
         if row.is_model:
             inputs["victim"] = self.model(row.agent, level, replication)
-        target = None
-        if meant := trained_against(column):
-            kind, target = meant
-            target_row = next(r for r in self.recipe.rows if r.label == target)
-            inputs["attack"] = self.attack(target_row, kind, level, (replication + 1) % count)
-        config = self._config("evaluate", seed=self.seed, eps=level.eps, budget=level.budget)
-        for unused in ("attackers", "replications", "rounds", "adaptive_rounds"):
+        trained = heading.described.trained
+        if trained:
+            target_row = next(r for r in self.recipe.rows if r.label == heading.of)
+            inputs["attack"] = self.attack(target_row, heading, level, (replication + 1) % count)
+        config = self.evaluation(level)
+        for unused in ("attackers", "replications", "rounds", "adaptive_rounds", "preset"):
             del config[unused]  # the attack stage has its own
         config["cell"] = {
-            "label": row.label, "replication": replication, "target": target,
+            "label": row.label, "replication": replication,
+            "target": heading.of if trained else None,
             "victim": INPUT if row.is_model else level.fill(row.agent),
-            "attacker": "none" if target is not None else column,
+            "attacker": "none" if trained else heading.of,
         }  # fmt: skip
-        label = f"{row.label} / {column} #{replication + 1}, {level}"
-        return Stage("evaluate", label, config, inputs)
+        label = f"{row.label} / {heading} #{replication + 1}, {level}"
+        about = _about(heading.kind, heading.of, level, replication)
+        return Stage("evaluate", label, config, inputs, about)
+
+
+def _about(kind: str | None, who: str, level: Level, replication: int) -> About:
+    return About(kind=kind, who=who, eps=level.eps, budget=level.budget, replication=replication)

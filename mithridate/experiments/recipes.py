@@ -16,6 +16,7 @@ from mithridate.config import IN_ROOMS
 from mithridate.envs.arms import Arms
 from mithridate.envs.darkroom import Darkroom
 from mithridate.errors import unknown
+from mithridate.evaluation.kinds import Heading, untrained
 
 
 @dataclass(frozen=True)
@@ -150,18 +151,10 @@ class Recipe:
     rows: tuple[Row, ...]
     static: tuple[str, ...]
     """Attackers that do not learn; none is the clean column."""
-    targets: tuple[str, ...]
-    """Labels of the rows that attackers are trained against."""
-    kept: tuple[str, ...] = ()
-    """Labels of the rows that attackers are trained against of which the best are kept."""
-    pooled: tuple[str, ...] = ()
-    """Labels of the rows that attackers are trained against that learn from all tasks together."""
-    adaptive: tuple[str, ...] = ()
-    """Labels of the rows that adaptive attackers are trained against."""
-    from_nothing: tuple[str, ...] = ()
-    """The same for adaptive attackers that begin from nothing, as the paper's do."""
-    adaptive_at: tuple[float, ...] | None = None
-    """The contamination levels of these columns; all, if it is None."""
+    trained: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    """By kind of attack, the labels of the rows that attackers are trained against."""
+    only_at: Mapping[str, tuple[float, ...]] = field(default_factory=dict)
+    """By kind, the contamination levels of its columns, if not all."""
     table: str | None = None
     """The paper's table that this answers."""
     pictures: tuple[tuple[str, str], ...] = ()
@@ -174,8 +167,8 @@ class Recipe:
     def __post_init__(self) -> None:
         labels = {row.label for row in self.rows}
         drawn = (row for row, _ in self.pictures)
-        trained = (*self.targets, *self.kept, *self.pooled, *self.adaptive, *self.from_nothing)
-        missing = {*trained, *drawn} - labels
+        targets = (target for some in self.trained.values() for target in some)
+        missing = {*targets, *drawn} - labels
         if missing:
             raise ValueError(f"recipe {self.name}: targets {missing} are not among the rows")
 
@@ -188,15 +181,15 @@ class Recipe:
                 elif level == self.levels[-1]:
                     yield row, 0
 
-    def columns(self, level: Level) -> list[str]:
+    def columns(self, level: Level) -> list[Heading]:
         """The attackers that everybody meets at a level."""
-        columns = [*self.static, *(f"learned({target})" for target in self.targets)]
-        columns += [f"kept({target})" for target in self.kept]
-        columns += [f"pooled({target})" for target in self.pooled]
-        if self.adaptive_at is None or level.eps in self.adaptive_at:
-            columns += [f"adaptive({target})" for target in self.adaptive]
-            columns += [f"from_nothing({target})" for target in self.from_nothing]
-        return columns
+        trained = [
+            Heading(kind, target)
+            for kind, targets in self.trained.items()
+            if level.eps in self.only_at.get(kind, (level.eps,))
+            for target in targets
+        ]
+        return [*(Heading(untrained(name), name) for name in self.static), *trained]
 
 
 TUNED_Q = (
@@ -243,7 +236,7 @@ RECIPES = {
             environment="bandit",
             rows=(AT_DPT, DPT, *CLASSICAL, ORACLE),
             static=ARM_ATTACKS,
-            targets=MAIN,
+            trained={"learned": MAIN},
             table="bandit_main",
         ),
         Recipe(
@@ -252,7 +245,6 @@ RECIPES = {
             environment="bandit",
             rows=(AT_DPT,),
             static=("none",),
-            targets=(),
         ),
         Recipe(
             name="bandit_budget_training",
@@ -260,7 +252,6 @@ RECIPES = {
             environment="bandit",
             rows=(AT_DPT,),
             static=("none",),
-            targets=(),
             levels=tuple(Level(budget=b) for b in (1.0, 3.0, 5.0)),
             replications={"smoke": 2, "laptop": 1, "paper": 10},
         ),
@@ -287,16 +278,18 @@ RECIPES = {
                 ORACLE,
             ),
             static=ARM_ATTACKS,
-            targets=(
-                "AT-DPT",
-                "DPT",
-                "TS",
-                "RTS (C tuned)",
-                "UCB1.0",
-                "crUCB (orig.)",
-                "crUCB (low sigma0)",
-                "crUCB (mod.)",
-            ),
+            trained={
+                "learned": (
+                    "AT-DPT",
+                    "DPT",
+                    "TS",
+                    "RTS (C tuned)",
+                    "UCB1.0",
+                    "crUCB (orig.)",
+                    "crUCB (low sigma0)",
+                    "crUCB (mod.)",
+                ),
+            },
             table="bandit_full",
             levels=tuple(Level(eps) for eps in (0.1, 0.2, 0.4)),
         ),
@@ -306,7 +299,7 @@ RECIPES = {
             environment="bandit",
             rows=(Row("AT-DPT", "at-dpt-b1"), DPT, *CLASSICAL, ORACLE),
             static=ARM_ATTACKS,
-            targets=MAIN,
+            trained={"learned": MAIN},
             table="bandit_budgets",
             levels=tuple(Level(budget=b) for b in (1.0, 3.0, 5.0)),
             replications={"smoke": 2, "laptop": 1, "paper": 10},
@@ -324,9 +317,11 @@ RECIPES = {
                     ORACLE,
                 ),
                 static=ARM_ATTACKS,
-                targets=("AT-DPT (n-A)", "TS"),
-                adaptive=("AT-DPT (A)", "AT-DPT (n-A)", "TS"),
-                from_nothing=("AT-DPT (A)", "AT-DPT (n-A)", "TS"),
+                trained={
+                    "learned": ("AT-DPT (n-A)", "TS"),
+                    "adaptive": ("AT-DPT (A)", "AT-DPT (n-A)", "TS"),
+                    "from_nothing": ("AT-DPT (A)", "AT-DPT (n-A)", "TS"),
+                },
                 table=table,
                 levels=tuple(Level(eps) for eps in levels),
                 replications={"smoke": 2, "laptop": 1, "paper": 10},
@@ -349,9 +344,11 @@ RECIPES = {
                 ORACLE,
             ),
             static=ARM_ATTACKS,
-            targets=("AT-DPT (mixture)", "AT-DPT", "AT-DPT (A)", "DPT", "TS"),
-            adaptive=("AT-DPT (mixture)", "AT-DPT", "AT-DPT (A)"),
-            adaptive_at=(0.4,),
+            trained={
+                "learned": ("AT-DPT (mixture)", "AT-DPT", "AT-DPT (A)", "DPT", "TS"),
+                "adaptive": ("AT-DPT (mixture)", "AT-DPT", "AT-DPT (A)"),
+            },
+            only_at={"adaptive": (0.4,)},
             levels=tuple(Level(eps) for eps in (0.1, 0.2, 0.4)),
             replications={"smoke": 2, "laptop": 1, "paper": 10},
         ),
@@ -369,8 +366,10 @@ RECIPES = {
                 ORACLE,
             ),
             static=ARM_ATTACKS,
-            targets=("AT-DPT", "DPT", "LinUCB", "CRLinUCB", "LinTS", "mixture LinUCB"),
-            kept=("AT-DPT", "DPT", "LinUCB"),
+            trained={
+                "learned": ("AT-DPT", "DPT", "LinUCB", "CRLinUCB", "LinTS", "mixture LinUCB"),
+                "kept": ("AT-DPT", "DPT", "LinUCB"),
+            },
             table="linear_main",
             replications={"smoke": 2, "laptop": 2, "paper": 10},
         ),
@@ -390,16 +389,18 @@ RECIPES = {
                 ORACLE,
             ),
             static=ARM_ATTACKS,
-            targets=(
-                "AT-DPT",
-                "DPT",
-                "LinUCB",
-                "CRLinUCBv1",
-                "CRLinUCBv2",
-                "CRLinUCBv3",
-                "LinTS",
-            ),
-            kept=("AT-DPT", "DPT", "LinUCB"),
+            trained={
+                "learned": (
+                    "AT-DPT",
+                    "DPT",
+                    "LinUCB",
+                    "CRLinUCBv1",
+                    "CRLinUCBv2",
+                    "CRLinUCBv3",
+                    "LinTS",
+                ),
+                "kept": ("AT-DPT", "DPT", "LinUCB"),
+            },
             table="linear_full",
             levels=tuple(Level(eps) for eps in (0.1, 0.2, 0.4)),
             replications={"smoke": 2, "laptop": 2, "paper": 10},
@@ -410,8 +411,7 @@ RECIPES = {
             environment="darkroom2",
             rows=tuple(row for row in ROOM_ROWS if not row.brief),
             static=ROOM_ATTACKS,
-            targets=ROOM_TARGETS,
-            pooled=ROOM_TARGETS,
+            trained={"learned": ROOM_TARGETS, "pooled": ROOM_TARGETS},
             table="darkroom2_main",
             pictures=(
                 ("AT-DPT", "pooled(AT-DPT)"),
@@ -428,8 +428,7 @@ RECIPES = {
             environment="darkroom2",
             rows=ROOM_ROWS,
             static=ROOM_ATTACKS,
-            targets=ROOM_TARGETS,
-            pooled=ROOM_TARGETS,
+            trained={"learned": ROOM_TARGETS, "pooled": ROOM_TARGETS},
             table="darkroom2_full",
             levels=tuple(Level(eps, IN_ROOMS) for eps in (0.1, 0.2, 0.4)),
             replications={"smoke": 2, "laptop": 1, "paper": 10},

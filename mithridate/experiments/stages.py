@@ -36,6 +36,7 @@ from mithridate.errors import UserError
 from mithridate.evaluation.columns import Column
 from mithridate.evaluation.crossplay import evaluate_cell
 from mithridate.evaluation.episode import watch
+from mithridate.evaluation.kinds import trained_as, untrained
 from mithridate.experiments import formats
 from mithridate.experiments.artifacts import Artifact
 from mithridate.experiments.store import OUT, Store
@@ -66,6 +67,8 @@ class Stage:
     """Resolved, as JSON. Where an input belongs it has INPUT."""
     inputs: dict[str, Stage] = field(default_factory=dict)
     """By role."""
+    about: formats.About | None = None
+    """For reports; not part of the identity."""
 
     @cached_property
     def name(self) -> str:
@@ -93,6 +96,7 @@ class Stage:
     def describe(self) -> dict[str, Any]:
         return {
             "name": self.name, "kind": self.kind, "label": self.label,
+            "about": None if self.about is None else self.about.model_dump(),
             "version": versions.STAGES[self.kind], "config": self.config,
             "inputs": {role: stage.name for role, stage in self.inputs.items()},
         }  # fmt: skip
@@ -209,15 +213,21 @@ def _cell(
     if "victim" in inputs:
         source = str(inputs["victim"].path / "model.safetensors")
     victim = Victim(cell["label"], [source], told(config))
+    return config, victim, _column(stage, inputs, config), cell
+
+
+def _column(stage: Stage, inputs: dict[str, Artifact], config: EvaluateConfig) -> Column:
+    """Who attacks in a cell."""
+    cell = stage.config["cell"]
+    kind = None if stage.about is None else stage.about.kind
     if "attack" in inputs:
         learned = LearnedAttack(inputs["attack"].path)
-        column = Column(learned.config.attacker, target=cell["target"], learned=(learned,))
-    elif cell["attacker"] == "none":
-        column = Column("none")
-    else:
-        attacker = make_attacker(cell["attacker"], config.budget)
-        column = Column(cell["attacker"], static=attacker)
-    return config, victim, column, cell
+        attacker = learned.config.attacker
+        kind = kind or trained_as(attacker)
+        return Column(kind, attacker, target=cell["target"], learned=(learned,))
+    attacker = cell["attacker"]
+    static = None if attacker == "none" else make_attacker(attacker, config.budget)
+    return Column(kind or untrained(attacker), attacker, static=static)
 
 
 def _picture(stage: Stage, work: Path, inputs: dict[str, Artifact]) -> None:

@@ -88,7 +88,7 @@ def _score_panel(evaluation: Evaluation, column: str, axes: Any) -> None:
             steps, middle - band, middle + band, alpha=0.2, color=line.get_color(), linewidth=0
         )
     first = next(record for record in evaluation.records if record.column == column)
-    attack = "clean" if column == "none" else f"{column} attack, ε = {first.eps:g}"
+    attack = "clean" if first.kind == "clean" else f"{column} attack, ε = {first.eps:g}"
     title = f"{first.environment}, {attack}"
     if len(evaluation.columns()) == 1:
         count = f"{len({r.replication for r in evaluation.records})} × {first.tasks} tasks"

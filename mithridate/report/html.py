@@ -12,7 +12,6 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
 from mithridate.errors import UserError
-from mithridate.evaluation.checks import trained_against
 from mithridate.evaluation.episode import Room
 from mithridate.experiments.estimate import readable
 from mithridate.experiments.store import Store
@@ -48,7 +47,6 @@ def _environment() -> Environment:
     environment.filters["pretty_json"] = lambda x: json.dumps(x, indent=1)
     environment.globals["chart"] = lambda view, name: Markup(line_chart(view, name))
     environment.globals["picture"] = picture
-    environment.globals["column_title"] = column_title
     environment.globals["cell_style"] = cell_style
     return environment
 
@@ -71,13 +69,6 @@ def _touched(path: Path) -> list[int]:
 def picture(room: Room) -> str:
     """An image that is part of the page."""
     return "data:image/svg+xml;base64," + base64.b64encode(room_svg(room).encode()).decode()
-
-
-def column_title(column: str) -> str:
-    if meant := trained_against(column):
-        said = {"from_nothing": "adaptive, from nothing", "kept": "learned, best kept"}
-        return f"{said.get(meant[0], meant[0])}: {meant[1]}"
-    return {"none": "clean", "uniform": "uniform random"}.get(column, column.replace("_", " "))
 
 
 def cell_style(cell: CellView) -> str:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from mithridate.config import EnvConfig, parse
-from mithridate.evaluation.checks import trained_against
+from mithridate.evaluation.kinds import Heading, named
 
 ALGORITHMS = {
     "ts": "TS", "rts": "RTS", "rts(level=unknown)": "RTS (C unk.)",
@@ -21,7 +21,6 @@ ALGORITHMS = {
 CLEAN_AT_HIGH_EPS = ("CRLinUCBv1", "CRLinUCBv3")
 """Whose clean value the paper gives at every eps, although they are tuned to eps: it is taken for
 that of 0.4, see docs/linear.md."""
-COLUMNS = {"none": "clean", "uniform": "unif. random"}
 TABLES = {
     "bandit": "bandit_full", "linear_bandit": "linear_full", "darkroom2": "darkroom2_full",
 }  # fmt: skip
@@ -36,7 +35,13 @@ def tables() -> dict[str, Any]:
 
 
 def paper_value(
-    env: EnvConfig, agent: str, column: str, *, eps: float, budget: float, table: str | None = None
+    env: EnvConfig,
+    agent: str,
+    column: str | Heading,
+    *,
+    eps: float,
+    budget: float,
+    table: str | None = None,
 ) -> tuple[float, float] | None:
     """The paper's mean and 95 % half-width for one cell of a table (by default the one with all of
     an environment's rows), or None if it has no such cell, or another environment (more arms, a
@@ -45,21 +50,23 @@ def paper_value(
     `agent` and `column` are labels of an evaluation: our names ('ts', 'learned(ts)', 'none') or the
     paper's ('TS', 'learned(TS)').
     """
+    heading = named(column) if isinstance(column, str) else column
     found = tables().get(table or TABLES.get(env.name, ""))
     if found is None or not is_the_papers(env):
         return None
     setting = found["setting"]
     if setting.get("B", budget) != budget or setting.get("eps", eps) != eps:
         return None
-    if eps != 0.4 and column == "none" and ALGORITHMS.get(agent, agent) in CLEAN_AT_HIGH_EPS:
+    if eps != 0.4 and heading.kind == "clean" and ALGORITHMS.get(agent, agent) in CLEAN_AT_HIGH_EPS:
         return None
-    algorithm, wanted = _canonical(ALGORITHMS.get(agent, agent)), _paper_column(column, table)
+    algorithm = _canonical(ALGORITHMS.get(agent, agent))
+    wanted = heading.described.paper(ALGORITHMS.get(heading.of, heading.of), table)
     for row in found["rows"]:
         here = row.get("eps", eps) == eps and row.get("B_test", budget) == budget
         if not here or _canonical(row["algorithm"]) != algorithm:
             continue
         for name, cell in row["cells"].items():
-            if _canonical(name) == wanted and cell is not None:
+            if _canonical(name) == _canonical(wanted) and cell is not None:
                 return cell["mean"], cell["ci95"]
     return None
 
@@ -71,32 +78,16 @@ def paper_clean(env: EnvConfig, agent: str) -> tuple[float, float] | None:
     return paper_value(env, agent, "none", eps=0.4, budget=budget)
 
 
-def _paper_column(column: str, table: str | None) -> str:
-    """The paper's name of a column. Its adaptive tables have two kinds of learned attackers, and
-    call the target of both AT-DPT."""
-    meant = trained_against(column)
-    if meant is None:
-        return COLUMNS.get(column, "")
-    attackers, target = meant[0], ALGORITHMS.get(meant[1], meant[1])
-    if table is not None and "adaptive" in table:
-        if attackers not in ("learned", "from_nothing"):
-            return ""  # the paper's adaptive ones begin from nothing
-        own = {"learned": "AT-DPT (n-A)", "from_nothing": "AT-DPT (A)"}[attackers]
-        kind = {"learned": "non-adaptive", "from_nothing": "adaptive"}[attackers]
-        return f"{kind}:{'AT-DPT' if target == own else target}"
-    return _canonical(target) if attackers == "learned" else ""
-
-
 def is_the_papers(env: EnvConfig) -> bool:
     """Whether this is the environment of the paper, not a smaller or larger one."""
     return env == parse(type(env), {"name": env.name})
 
 
-def colour_range(env: EnvConfig, column: str) -> tuple[float, float] | None:
+def colour_range(env: EnvConfig, column: str | Heading) -> tuple[float, float] | None:
     """From where to where the paper's orange scale goes, at eps = 0.4; None if it has none."""
     if env.name != "bandit" or not is_the_papers(env):
         return None
-    return {"none": (10.0, 50.0), "uniform": (10.0, 70.0)}.get(column, (40.0, 100.0))
+    return (named(column) if isinstance(column, str) else column).described.scale
 
 
 def orange(value: float, scale: tuple[float, float], *, lower_is_better: bool = True) -> float:

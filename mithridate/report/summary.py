@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import re
 import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -16,13 +15,13 @@ from mithridate.evaluation.checks import (
     Cells,
     Flag,
     best_other,
-    column_of,
     flags,
     paired_difference,
 )
 from mithridate.evaluation.episode import Room
+from mithridate.evaluation.kinds import Heading, heading_of
 from mithridate.experiments.artifacts import Artifact
-from mithridate.experiments.formats import Graph
+from mithridate.experiments.formats import About, Graph
 from mithridate.experiments.recipes import RECIPES, Level, Recipe
 from mithridate.experiments.store import Store
 from mithridate.report.figures import training_lines
@@ -56,12 +55,19 @@ class CellView:
 @dataclass(frozen=True)
 class TableView:
     level: Level
-    columns: list[str]
+    headings: list[Heading]
     rows: list[tuple[str, list[CellView]]]
     worst: dict[str, tuple[str, float] | None]
     paired: list[tuple[str, str, str, float, float | None]]
     """Column, victim, best other, difference, interval."""
     flags: list[Flag]
+
+    @property
+    def columns(self) -> list[str]:
+        return [str(heading) for heading in self.headings]
+
+    def title(self, column: str) -> str:
+        return next((h.title for h in self.headings if str(h) == column), column)
 
     def cells(self) -> list[CellView]:
         return [cell for _, row in self.rows for cell in row]
@@ -102,6 +108,10 @@ class SectionView:
                 if cell.verdict is not None:
                     counts[cell.verdict] += 1
         return counts
+
+    def title(self, column: str) -> str:
+        """Of a column, in whichever table it is."""
+        return next((t.title(column) for t in self.tables if column in t.columns), column)
 
     def ratios(self) -> list[tuple[str, float, str, Level]]:
         """Of each victim that has all of the section's cells, the worst ratio to the oracle, its
@@ -167,7 +177,7 @@ def _section(store: Store, recipe: Recipe, graph: Graph) -> SectionView:
     described = {stage.name: stage for stage in graph.stages}
     artifacts = {name: a for name in described if (a := store.get(name)) is not None}
     cells = [a for name in graph.cells if (a := artifacts.get(name)) and a.records()]
-    records = [record for artifact in cells for record in artifact.records()]
+    records = [_asked(r, described[cell.name].about) for cell in cells for r in cell.records()]
     env = _environment(recipe, graph)
     metric = make_env(recipe.environment).spec.metric
     stages = [
@@ -189,6 +199,12 @@ def _section(store: Store, recipe: Recipe, graph: Graph) -> SectionView:
     )  # fmt: skip
 
 
+def _asked(record: dict[str, Any], about: About | None) -> dict[str, Any]:
+    """The record as an answer to this graph: another may have asked for the same cell under the
+    name of another kind."""
+    return record if about is None else {**record, "kind": about.kind or record["kind"]}
+
+
 def _table(
     recipe: Recipe,
     env: EnvConfig,
@@ -204,19 +220,14 @@ def _table(
         if r["level"] == level.eps and r.get("level_budget") in (None, level.budget)
     ]  # fmt: skip
     cells = Cells(here, metric.better)
-    # The order of the paper: adaptive and learned attackers, random, structured, clean.
-    first_come = ("adaptive", "from_nothing", "learned", "kept", "pooled")
-    order = sorted(
-        recipe.columns(level),
-        key=lambda c: (c == "none", *(not c.startswith(k) for k in first_come), c != "uniform"),
-    )
+    order = sorted(recipe.columns(level), key=lambda heading: heading.order)
     rows = [
-        (label, [_cell(env, cells, label, column, level, recipe.table) for column in order])
+        (label, [_cell(env, cells, label, heading, level, recipe.table) for heading in order])
         for label in labels
     ]
     first, oracle = recipe.rows[0].label, [r.label for r in recipe.rows if r.agent in ORACLES]
     paired = []
-    for column in order:
+    for column in map(str, order):
         other = best_other(cells, first, column, leave_out=oracle)
         difference = paired_difference(cells, first, other, column) if other else None
         if other and difference:
@@ -229,27 +240,28 @@ def _table(
 
 
 def _cell(
-    env: EnvConfig, cells: Cells, victim: str, column: str, level: Level, table: str | None
+    env: EnvConfig, cells: Cells, victim: str, heading: Heading, level: Level, table: str | None
 ) -> CellView:
+    column = str(heading)
     found = cells.cell(victim, column)
     paper = paper_value(
-        env, victim, column, eps=level.eps, budget=level.budget, table=table or "none"
+        env, victim, heading, eps=level.eps, budget=level.budget, table=table or "none"
     )
     if found is None:
         return CellView(victim, column, None, None, paper, 0.0, None, 0)
     mean, ci95 = found
     return CellView(
         victim, column, mean, None if math.isnan(ci95) else ci95, paper,
-        _share(env, cells, column, mean), _verdict(cells, found, paper),
+        _share(env, cells, heading, mean), _verdict(cells, found, paper),
         len(cells.means(victim, column)),
     )  # fmt: skip
 
 
-def _share(env: EnvConfig, cells: Cells, column: str, value: float) -> float:
+def _share(env: EnvConfig, cells: Cells, heading: Heading, value: float) -> float:
     """On the paper's scale, or, for what the paper does not have, on that of the column."""
-    scale = colour_range(env, column)
+    scale = colour_range(env, heading)
     if scale is None:
-        known = [cell[0] for victim in cells.victims if (cell := cells.cell(victim, column))]
+        known = [cell[0] for v in cells.victims if (cell := cells.cell(v, str(heading)))]
         scale = _without_outliers(known)
     return orange(value, scale, lower_is_better=cells.better == "lower")
 
@@ -284,31 +296,40 @@ def _curves(
     graph: Graph,
 ) -> list[CurveView]:
     found = []
-    labels = {stage.name: re.sub(r" #\d+", "", stage.label) for stage in graph.stages}
+    abouts = {stage.name: stage.about for stage in graph.stages if stage.about is not None}
     groups: dict[str, list[Artifact]] = {}
     for name in graph.trainings:
-        if name in artifacts:
-            groups.setdefault(labels[name], []).append(artifacts[name])
+        if name in artifacts and (about := abouts.get(name)):
+            label = f"train {about.who}, {Level(about.eps, about.budget)}"
+            groups.setdefault(label, []).append(artifacts[name])
     for label, trainings in groups.items():
         if lines := _training_lines(trainings):
             title = f"Per round of adversarial training: {label}"
             found.append(CurveView(title, "round", metric.name, lines))
-    for level, targets in _attack_lines(labels, artifacts).items():
+    for level, targets in _attack_lines(abouts, artifacts).items():
         found.append(CurveView(f"Per round of attack: {level}", "round", metric.name, targets))
+    return found + _cell_curves(recipe, metric, cells, abouts)
+
+
+def _cell_curves(
+    recipe: Recipe, metric: Metric, cells: Sequence[Artifact], abouts: dict[str, About]
+) -> list[CurveView]:
+    """The score over time, one chart for each column."""
+    found = []
     by_column: dict[str, dict[str, list[list[tuple[float, float]]]]] = {}
     for artifact in cells:
-        record = artifact.records()[0]
+        record = _asked(artifact.records()[0], abouts.get(artifact.name))
         points = artifact.content("curve.json")
         if points is None:
             continue
         line = list(zip(points.step, points.mean, strict=True))
-        column = column_of(record)
+        heading = heading_of(record)
+        column = "no attack" if heading.kind == "clean" else str(heading).replace("_", " ")
         if len(recipe.levels) > 1:
             column += f", {Level(record['level'], record.get('level_budget') or 0.0)}"
         by_column.setdefault(column, {}).setdefault(record["agent"], []).append(line)
     for column, victims in by_column.items():
-        name = "no attack" if column == "none" else column.replace("_", " ")
-        title = f"{metric.name} over time: {name}"
+        title = f"{metric.name} over time: {column}"
         averaged = {victim: _average(lines) for victim, lines in victims.items()}
         found.append(CurveView(title, "step", metric.name, averaged))
     return found
@@ -323,20 +344,18 @@ def _training_lines(trainings: Sequence[Artifact]) -> dict[str, list[tuple[float
 
 
 def _attack_lines(
-    labels: dict[str, str], artifacts: dict[str, Artifact]
+    abouts: dict[str, About], artifacts: dict[str, Artifact]
 ) -> dict[str, dict[str, list[tuple[float, float]]]]:
     """What attackers made of their targets, round by round: by level, then by target."""
     lines: dict[str, dict[str, list[list[tuple[float, float]]]]] = {}
-    for name, label in labels.items():
-        if name in artifacts and artifacts[name].manifest.kind == "attack":
-            who, _, level = label.partition(", eps ")
-            if who.startswith("kept"):
-                continue  # they learn as learned ones do
+    for name, about in abouts.items():
+        if name not in artifacts or artifacts[name].manifest.kind != "attack" or not about.kind:
+            continue
+        kind = Heading(about.kind, about.who).described
+        if kind.curves:
             points = training_lines(artifacts[name].log()).get("target", [])
-            at_level = lines.setdefault(f"eps {level}", {})
-            kind, _, target = who.partition(" attack on ")
-            title = target if kind == "learned" else f"{kind.replace('_', ' ')}: {target}"
-            at_level.setdefault(title, []).append(points)
+            at_level = lines.setdefault(str(Level(about.eps, about.budget)), {})
+            at_level.setdefault(kind.line(about.who), []).append(points)
     return {
         level: {who: _average(found) for who, found in targets.items()}
         for level, targets in lines.items()

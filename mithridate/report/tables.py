@@ -29,7 +29,7 @@ def evaluation_table(evaluation: Evaluation) -> Table:
         return matrix_table(evaluation)
     first = evaluation.records[0]
     attack = "no attack"
-    if first.attacker != "none":
+    if first.kind != "clean":
         norm = max(record.norm for record in evaluation.records)
         attack = (
             f"{first.column} attack, eps {first.eps:g}, budget {first.budget:g} "
@@ -55,7 +55,7 @@ def matrix_table(evaluation: Evaluation) -> Table:
     """Victims × attackers in the paper's colours (the more orange the better), the paper's value
     below ours, and each victim's worst attack."""
     first = evaluation.records[0]
-    attacked = [record for record in evaluation.records if record.attacker != "none"]
+    attacked = [record for record in evaluation.records if record.kind != "clean"]
     count = 1 + max(record.replication for record in evaluation.records)
     title = f"{first.environment}: {first.metric} ± 2 SEM"
     if attacked:
@@ -66,8 +66,8 @@ def matrix_table(evaluation: Evaluation) -> Table:
     title += f"; {count} × {first.tasks} tasks, seed {first.seed}; below: the paper"
     table = Table(title=title, title_justify="left", show_lines=True)
     table.add_column("agent")
-    for column in evaluation.columns():
-        table.add_column("clean" if column == "none" else column, justify="right")
+    for column, heading in evaluation.cells.headings.items():
+        table.add_column("clean" if heading.kind == "clean" else column, justify="right")
     table.add_column("worst attack")
     for agent in evaluation.agents():
         cells = []
@@ -88,7 +88,7 @@ def worst_attack(evaluation: Evaluation, agent: str) -> str:
 
 
 def _paper(evaluation: Evaluation, agent: str, column: str, digits: int) -> str | None:
-    attacked = next((r for r in evaluation.records if r.attacker != "none"), None)
+    attacked = next((r for r in evaluation.records if r.kind != "clean"), None)
     if attacked is None:
         value = paper_clean(evaluation.env, agent)
     else:

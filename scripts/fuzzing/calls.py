@@ -78,7 +78,7 @@ def _text(call: Call, place: Place) -> None:
     from mithridate.agents.resolve import make_victims, split_names
     from mithridate.attackers import make_attacker
     from mithridate.config import EvaluateConfig, resolve
-    from mithridate.evaluation.checks import column_name
+    from mithridate.evaluation.kinds import named
     from mithridate.experiments.plan import plan
     from mithridate.experiments.recipes import RECIPES, recipe_named
     from mithridate.registry import ENVS, parse_call
@@ -90,7 +90,7 @@ def _text(call: Call, place: Place) -> None:
         "stage set": lambda: plan(RECIPES["bandit_training"], "smoke", 1, 0, [line]),
         "recipe": lambda: recipe_named(line), "agent": lambda: mi.make_agent(line),
         "attacker": lambda: make_attacker(line, 3.0), "victims": lambda: make_victims([line]),
-        "environment": lambda: ENVS.get(line), "column": lambda: column_name(line, "ts"),
+        "environment": lambda: ENVS.get(line), "column": lambda: named(line).title,
     }  # fmt: skip
     targets[call["target"]]()
 
