@@ -81,7 +81,8 @@ class Contexts:
         if not frames:
             return cls(**found)
         count = min(len(t) for t in frames.values())
-        if any(found[k].min() < 0 or found[k].max() >= count for k in PLACES):
+        places = [found[k] for k in PLACES if k in found]
+        if len(places) < len(PLACES) or any(p.min() < 0 or p.max() >= count for p in places):
             raise ValueError("these contexts have places that are not in their bank")
         named = {k.partition(".")[2]: t for k, t in frames.items()}
         return cls(**found, bank=named.get("", named))

@@ -93,8 +93,10 @@ def test_contexts_from_a_file_must_be_in_their_bank(env):
     found = Contexts.of(contexts.tensors(), 3, 6)
     assert found.bank.keys() == SEEN.keys() and torch.equal(found.labels, contexts.labels)
     short = contexts.tensors() | {"bank.image": contexts.bank["image"][:-1]}
-    with pytest.raises(ValueError, match="not in their bank"):
-        Contexts.of(short, 3, 6)
+    less = {name: t for name, t in contexts.tensors().items() if name != "queries"}
+    for tensors in (short, less):
+        with pytest.raises(ValueError, match="not in their bank"):
+            Contexts.of(tensors, 3, 6)
 
 
 def test_an_observation_that_is_not_what_the_spec_says_is_named(env):
