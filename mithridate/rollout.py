@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from mithridate.errors import UserError, shown
+from mithridate.observations import describe, fits, own
 from mithridate.rng import Rng
 from mithridate.sizes import STEP, require
 from mithridate.types import (
@@ -27,7 +28,6 @@ from mithridate.types import (
     Step,
     Tasks,
     Trajectory,
-    own,
 )
 from mithridate.users_code import blaming
 
@@ -94,7 +94,7 @@ def _rollout(
             noise = luck.child("noise").streams(tasks.luck, device)
             contamination = luck.child("contamination").streams(tasks.luck, device)
         state = env.reset(tasks)
-        obs = own(env.observe(state))
+        obs = own(_observed(env.observe(state), spec, batch))
         record.begin(episode, obs)
         getattr(agent, "begin_episode", _nothing)()
         for t in range(spec.horizon):
@@ -176,6 +176,17 @@ def _said(giver: Env | Attacker) -> str:
     return f"environment {giver.spec.name}: step()"
 
 
+def _observed(obs: Any, spec: EnvSpec, batch: int) -> Observation:
+    """The environment's first observation, or an error if it is not what the spec says."""
+    if not fits(obs, spec.observation, batch):
+        raise UserError(
+            f"environment {spec.name}: observe() must return what its spec says: "
+            f"{describe(spec.observation)}, for {batch} tasks"
+        )
+    found: Observation = obs
+    return found
+
+
 def _keys(keys: Any, spec: EnvSpec, batch: int) -> Tensor:
     """The environment's keys (B,), or an error that says what is wrong."""
     what = f"environment {spec.name}: attack_key()"
@@ -231,16 +242,30 @@ class _Recorder:
         self._fields = {
             name: torch.zeros(shape, dtype=t, device=device) for name, t in types.items()
         }
-        self._observations: list[list[Observation]] = []
+        self._shape = (batch, episodes, horizon + 1)
+        self._observations: dict[str, Tensor] = {}  # (B, E, horizon + 1, ...) each, by name
 
     def begin(self, episode: int, obs: Observation) -> None:
         if episode >= self._first:
-            self._observations.append([obs])
+            if not self._observations:
+                self._observations = {k: self._room(x) for k, x in _named(obs).items()}
+            self._keep(episode, 0, obs)
+
+    def _room(self, obs: Tensor) -> Tensor:
+        """For all that there will be of it."""
+        shape = (*self._shape, *obs.shape[1:])
+        what = f"the observations of {self._shape[1]} episodes of {self._shape[0]} tasks"
+        require(float(obs.element_size()) * math.prod(shape), what)
+        return obs.new_empty(shape)
+
+    def _keep(self, episode: int, t: int, obs: Observation) -> None:
+        for name, value in _named(obs).items():
+            self._observations[name][:, episode - self._first, t] = value
 
     def step(self, episode: int, t: int, next_obs: Observation, **values: Tensor) -> None:
         if episode < self._first:
             return
-        self._observations[-1].append(next_obs)
+        self._keep(episode, t + 1, next_obs)
         for name, field in self._fields.items():
             field[(episode - self._first) * self._horizon + t] = values[name]
 
@@ -248,20 +273,18 @@ class _Recorder:
         by_task = {name: field.T.contiguous() for name, field in self._fields.items()}  # (B, T)
         if "keys" not in by_task:  # there is but one: a single number stands for all
             by_task["keys"] = by_task["actions"].new_zeros(1, 1).expand_as(by_task["actions"])
+        seen: Observation = self._observations.get(BARE)
         return Trajectory(
-            observations=self._stacked(), optimal_after=optimal_after, values=values, **by_task
-        )
+            observations=self._observations or None if seen is None else seen,
+            optimal_after=optimal_after, values=values, **by_task,
+        )  # fmt: skip
 
-    def _stacked(self) -> Observation:
-        """(B, E, horizon + 1, ...)"""
-        first = self._observations[0][0] if self._observations else None
-        if first is None:
-            return None
 
-        def stack(pick: Callable[[Any], Tensor]) -> Tensor:
-            episodes = [torch.stack([pick(o) for o in e], 1) for e in self._observations]
-            return torch.stack(episodes, 1)
+BARE = ""
+"""The name of an observation that has none."""
 
-        if isinstance(first, dict):
-            return {name: stack(lambda o, name=name: o[name]) for name in first}  # type: ignore[misc]
-        return stack(lambda o: o)
+
+def _named(obs: Observation) -> dict[str, Tensor]:
+    if isinstance(obs, dict):
+        return obs
+    return {} if obs is None else {BARE: obs}

@@ -14,15 +14,16 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol, TypeVar
 import torch
 from torch import Tensor
 
+from mithridate.contexts import Contexts as Contexts
+from mithridate.observations import Observation as Observation
+from mithridate.observations import ObservationSpec, States, each, rows_of
+
 if TYPE_CHECKING:
     from mithridate.config import EnvConfig
     from mithridate.rng import Rng, TaskStreams
 
 Follows = Mapping[str, str]
 """Of an agent's settings, which follow from what about the situation, unless they are given."""
-
-Observation = Tensor | dict[str, Tensor] | None
-"""What an agent sees of the state: nothing (bandits), a (B, D) tensor, or a dict of tensors."""
 
 State = Any
 """The environment's own state: whatever `reset` returned."""
@@ -46,16 +47,19 @@ class EnvSpec:
     n_actions: int
     horizon: int
     metric: Metric
-    observation: tuple[int, ...] | Mapping[str, tuple[int, ...]] | None = None
-    """Shape without the batch axis; None if there is nothing to observe."""
-    n_states: int | None = None
-    """If observations are the numbers of states, 0 … n_states − 1: how many there are."""
+    observation: ObservationSpec = None
+    """What agents see: kind, shape and dtype; None if there is nothing to observe."""
     features: tuple[tuple[float, ...], ...] | None = None
     """(A, D): what is known of each action, the same in all tasks."""
     noise_size: int = 0
     """Standard normal numbers that one `step` consumes per task."""
     n_attack_keys: int = 1
     """How many situations attackers tell apart (K): see `Env.attack_key`."""
+
+    @property
+    def n_states(self) -> int | None:
+        """If observations are the numbers of states, 0 … n_states − 1: how many there are."""
+        return self.observation.count if isinstance(self.observation, States) else None
 
 
 COPIES = 2**40
@@ -117,56 +121,6 @@ class Tasks:
         return type(self)(**{name: tensor.to(device) for name, tensor in self.tensors().items()})
 
 
-LONGER = ("labels", "queries", "values")
-"""Of contexts with T transitions there are T + 1 of these."""
-
-
-@dataclass(frozen=True)
-class Contexts:
-    """Interactions with labels, to learn from. Prefix h holds the first h transitions."""
-
-    actions: Tensor
-    """(B, T) int64."""
-    rewards: Tensor
-    """(B, T) float32, as the agent would observe them."""
-    labels: Tensor
-    """(B, T + 1) int64: the action to predict after each prefix, the empty one included."""
-    states: Tensor | None = None
-    """(B, T): where each action was taken, if there are states."""
-    next_states: Tensor | None = None
-    """(B, T): where it led."""
-    queries: Tensor | None = None
-    """(B, T + 1): the state that each label is for."""
-    values: Tensor | None = None
-    """(B, T + 1, A), or (B, 1, A) if it is the same after all prefixes: what the environment says
-    that each action is worth where the label is for. For whoever makes other labels."""
-
-    def tensors(self) -> dict[str, Tensor]:
-        """The fields that there are."""
-        return {f.name: t for f in fields(self) if (t := getattr(self, f.name)) is not None}
-
-    def select(self, rows: Tensor | slice, length: int) -> Contexts:
-        """Some of the contexts, and of each the first `length` transitions: a prefix is a context
-        too."""
-        return Contexts(**{k: t[rows, : length + (k in LONGER)] for k, t in self.tensors().items()})
-
-    @classmethod
-    def of(cls, tensors: Mapping[str, Tensor], batch: int, length: int) -> Contexts:
-        """Contexts from a file, without values. A ValueError if they are not so many, of this
-        length."""
-        for name, tensor in tensors.items():
-            kind = torch.float32 if name == "rewards" else torch.int64
-            if tensor.dtype != kind or tensor.shape != (batch, length + (name in LONGER)):
-                raise ValueError(f"these contexts have odd {name}")
-        return cls(**tensors)
-
-    @classmethod
-    def cat(cls, parts: Sequence[Contexts]) -> Contexts:
-        """One batch after the other."""
-        names = parts[0].tensors()
-        return cls(**{k: torch.cat([p.tensors()[k] for p in parts]) for k in names})
-
-
 @dataclass(frozen=True)
 class Poison:
     """How contexts are corrupted that no attacker has seen."""
@@ -219,18 +173,22 @@ class Trajectory:
 
     def select(self, rows: Tensor | slice) -> Trajectory:
         """Some of the tasks."""
-        return Trajectory(**{name: _rows(value, rows) for name, value in vars(self).items()})
+        return Trajectory(**{name: rows_of(value, rows) for name, value in vars(self).items()})
 
     def contexts(self) -> Contexts:
         """What the agent saw in its only episode, with the optimal actions as labels."""
         labels = torch.cat([self.optimal_actions, self.optimal_after[:, None]], 1)
         if self.observations is None:
             return Contexts(self.actions, self.observed_rewards, labels, values=self.values)
-        assert isinstance(self.observations, Tensor)
-        seen = self.observations[:, 0]  # (B, T + 1)
+        bank = None
+        if isinstance(self.observations, Tensor) and self.observations.dim() == 3:
+            seen = self.observations[:, 0]  # (B, T + 1)
+        else:
+            bank = each(self.observations, lambda x: x[:, 0].flatten(0, 1))  # (B (T + 1), ...)
+            seen = torch.arange(labels.numel(), device=labels.device).view(labels.shape)
         return Contexts(
-            self.actions, self.observed_rewards, labels,
-            states=seen[:, :-1], next_states=seen[:, 1:], queries=seen, values=self.values,
+            self.actions, self.observed_rewards, labels, states=seen[:, :-1],
+            next_states=seen[:, 1:], queries=seen, values=self.values, bank=bank,
         )  # fmt: skip
 
 
@@ -252,7 +210,7 @@ class Step:
 
     def select(self, rows: slice) -> Step:
         """Some of the tasks. (A state is a tensor, a dict of tensors, or nothing.)"""
-        parts = {name: _rows(value, rows) for name, value in vars(self).items() if name != "t"}
+        parts = {name: rows_of(value, rows) for name, value in vars(self).items() if name != "t"}
         return Step(t=self.t, **parts)
 
 
@@ -356,22 +314,3 @@ class Attacker(Protocol):
     def cost(self) -> Tensor:
         """(B,) the norm of the attack on each task, to be held against the budget."""
         ...
-
-
-def own(observation: Any) -> Any:
-    """An observation, or a state, in memory of its own: whoever is handed it may do with it what he
-    likes."""
-    return _map(observation, lambda x: x.clone())
-
-
-def _rows(value: Any, rows: Tensor | slice) -> Any:
-    return _map(value, lambda x: x[rows])
-
-
-def _map(observation: Observation, f: Any) -> Observation:
-    if observation is None:
-        return None
-    if isinstance(observation, dict):
-        return {name: f(value) for name, value in observation.items()}
-    result: Tensor = f(observation)
-    return result

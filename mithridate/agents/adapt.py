@@ -18,6 +18,7 @@ from torch import Tensor
 
 from mithridate.config import LARGE
 from mithridate.errors import UserError, shown
+from mithridate.observations import Array
 from mithridate.rng import Rng, TaskStreams
 from mithridate.types import Agent, EnvSpec, Observation
 from mithridate.users_code import blaming, described, last_line
@@ -195,13 +196,15 @@ def _batch_of_one(obs: Any, spec: EnvSpec, name: str) -> Observation:
         if not isinstance(obs, Mapping) or obs.keys() != spec.observation.keys():
             raise UserError(f"{name}: it must have the keys {', '.join(spec.observation)}")
         return {
-            key: _array(obs[key], shape, f"{name}['{key}']")
-            for key, shape in spec.observation.items()
+            key: _array(obs[key], part, f"{name}['{key}']")
+            for key, part in spec.observation.items()
         }
+    assert isinstance(spec.observation, Array)
     return _array(obs, spec.observation, name)
 
 
-def _array(value: Any, shape: tuple[int, ...], name: str) -> Tensor:
+def _array(value: Any, part: Array, name: str) -> Tensor:
+    shape = part.shape
     try:
         tensor = torch.as_tensor(value).clone()
     except (TypeError, ValueError, RuntimeError):
@@ -210,4 +213,4 @@ def _array(value: Any, shape: tuple[int, ...], name: str) -> Tensor:
         raise UserError(f"{name}: its shape must be {tuple(shape)}, not {tuple(tensor.shape)}")
     if not torch.isfinite(tensor).all():
         raise UserError(f"{name}: it has entries that are not finite")
-    return tensor[None]
+    return tensor[None].to(part.dtype)

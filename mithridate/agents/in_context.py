@@ -18,6 +18,7 @@ from mithridate.config import COLDEST, HOTTEST
 from mithridate.errors import UserError, shown
 from mithridate.model.context_model import ContextModel
 from mithridate.model.weights import load_model
+from mithridate.observations import describe, equal
 from mithridate.rng import TaskStreams
 from mithridate.types import EnvSpec, Observation, Transition
 
@@ -47,10 +48,10 @@ class InContextAgent:
                 f"this model was trained for {self.model.n_actions} actions; "
                 f"the environment has {spec.n_actions}"
             )
-        if getattr(self.model, "n_states", None) != spec.n_states:
+        if self.model.observation != spec.observation:
             raise UserError(
-                f"this model was trained for {_states(getattr(self.model, 'n_states', None))}; "
-                f"the environment has {_states(spec.n_states)}"
+                f"this model was trained for {describe(self.model.observation)}; "
+                f"the environment has {describe(spec.observation)}"
             )
         features: Tensor | None = getattr(self.model, "features", None)
         if features is not None:
@@ -88,7 +89,7 @@ class InContextAgent:
             self._begun = True
         elif self._pending is not None:
             self._logits = self.model.follow(self._cache, self._pending, obs)
-        elif obs is not None and not torch.equal(obs, self._asked):  # type: ignore[arg-type]
+        elif obs is not None and not equal(obs, self._asked):
             self._logits = self.model.ask_again(self._cache, obs)
         self._pending, self._asked = None, obs
         if not torch.isfinite(self._logits).all():
@@ -102,10 +103,6 @@ class InContextAgent:
         if self._pending is not None or not self._begun:
             self.logits(obs)  # nobody has asked for an action since the transition before
         self._pending = Transition(obs, actions, rewards, next_obs)
-
-
-def _states(number: int | None) -> str:
-    return "no states" if number is None else f"{number} states"
 
 
 def load(source: str, *, greedy: bool = False, temperature: float | None = None) -> InContextAgent:

@@ -29,6 +29,7 @@ from mithridate.envs.presets import (
     SMOKE_PRETRAIN,
     SMOKE_TRAIN,
 )
+from mithridate.observations import States
 from mithridate.registry import ENVS
 from mithridate.rng import Rng
 from mithridate.types import Contexts, EnvSpec, Metric, Poison, Tasks, Trajectory
@@ -187,8 +188,7 @@ class Darkroom:
             n_actions=len(MOVES),
             horizon=self.config.horizon,
             metric=Metric("episode reward", "higher"),
-            observation=(),
-            n_states=self.states,
+            observation=States(self.states),
             n_attack_keys=self.states,
         )
         self._after = transitions(self.config.size)

@@ -45,7 +45,7 @@ class KVCache:
         self.last: Tensor | None = None
         """The token last written, of models that may be asked about another state after it."""
         self.tables: tuple[Tensor, ...] = ()
-        """What such models look tokens up in."""
+        """What such models look tokens up in, if they can."""
 
     def write(self, layer: int, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
         """Store (B, heads, d) at the current position; return all (B, heads, d, length + 1)."""

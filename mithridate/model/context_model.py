@@ -15,12 +15,15 @@ from torch import Tensor, nn
 from mithridate.config import ModelConfig
 from mithridate.model.loss import linear_cross_entropy
 from mithridate.model.transformer import Transformer
+from mithridate.observations import ObservationSpec
 from mithridate.types import Contexts, Observation, Transition
 
 
 class ContextModel(nn.Module, ABC):
     config: ModelConfig
     n_actions: int
+    observation: ObservationSpec
+    """What it was made for."""
     transformer: Transformer
     head: nn.Linear
 

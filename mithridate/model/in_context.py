@@ -24,7 +24,7 @@ class InContextModel(ContextModel):
         if spec.observation is not None:
             raise NotImplementedError(f"no context layout for observations of {spec.name}")
         self.config = config
-        self.n_actions = spec.n_actions
+        self.n_actions, self.observation = spec.n_actions, spec.observation
         self.start = nn.Parameter(torch.zeros(config.width))
         self.encoder = nn.Linear(spec.n_actions + 1, config.width)
         self.transformer = Transformer(config, positions=spec.horizon + 1)

@@ -10,7 +10,7 @@ from mithridate.types import EnvSpec
 
 
 def make_model(config: ModelConfig, spec: EnvSpec) -> ContextModel:
-    """Without observations, DPT's layout; with numbered states, two streams."""
+    """Without observations, DPT's layout; with observations, two streams."""
     if spec.observation is None:
         return InContextModel(config, spec)
     return TwoStreamModel(config, spec)

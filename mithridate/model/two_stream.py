@@ -8,6 +8,8 @@ at once.
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -15,68 +17,108 @@ from torch import Tensor, nn
 from mithridate.config import ModelConfig
 from mithridate.model.cache import KVCache
 from mithridate.model.context_model import ContextModel
+from mithridate.model.embedding import ObservationEmbedding
 from mithridate.model.transformer import Transformer
+from mithridate.observations import join
 from mithridate.types import Contexts, EnvSpec, Observation, Transition
+
+
+class Rows(NamedTuple):
+    """What the tokens of observations are sums of, (S, D) or (N, D) each."""
+
+    before: Tensor
+    """Where a transition begins."""
+    after: Tensor
+    """Where it ends."""
+    asked: Tensor
+    """What is asked about."""
 
 
 class TwoStreamModel(ContextModel):
     def __init__(self, config: ModelConfig, spec: EnvSpec) -> None:
         super().__init__()
-        if spec.n_states is None:
-            raise NotImplementedError(f"no context layout for observations of {spec.name}")
         self.config = config
-        self.n_actions, self.n_states = spec.n_actions, spec.n_states
+        self.n_actions, self.observation = spec.n_actions, spec.observation
+        self.embedding: ObservationEmbedding | None = None
+        self.size = config.width
+        """How long the vector of an observation is; a one-hot one if states have numbers."""
+        if spec.n_states is not None:
+            self.size = spec.n_states
         self.start = nn.Parameter(torch.zeros(config.width))
-        self.encoder = nn.Linear(2 * spec.n_states + spec.n_actions + 1, config.width)
-        self.query = nn.Linear(spec.n_states, config.width)
+        self.encoder = nn.Linear(2 * self.size + spec.n_actions + 1, config.width)
+        self.query = nn.Linear(self.size, config.width)
         self.transformer = Transformer(config, positions=spec.horizon + 1)
         self.head = nn.Linear(config.width, spec.n_actions)
+        if spec.n_states is None:
+            self.embedding = ObservationEmbedding(spec.observation, config.width)
 
     def hidden(self, contexts: Contexts) -> Tensor:
         """What the head reads: (B, T + 1, D)."""
         c = contexts
         assert c.states is not None and c.next_states is not None and c.queries is not None
-        tokens = self.encode(c.states, c.actions, c.rewards, c.next_states)  # (B, T, D)
+        rows = self.rows(c.bank)
+        tokens = self.encode(c.states, c.actions, c.rewards, c.next_states, rows)  # (B, T, D)
         start = self.start.expand(len(tokens), 1, -1)
-        return self.transformer.two_streams(torch.cat([start, tokens], 1), self.ask(c.queries))
+        queries = self.ask(c.queries, rows)
+        return self.transformer.two_streams(torch.cat([start, tokens], 1), queries)
 
-    def encode(self, states: Tensor, actions: Tensor, rewards: Tensor, after: Tensor) -> Tensor:
-        """Tokens (..., D) of transitions, each field (...)."""
-        # A product with a one-hot vector is a column of the matrix.
+    def rows(self, bank: Observation = None) -> Rows:
+        """What tokens are sums of. A product with a one-hot vector is a column of the matrix: where
+        states have numbers, the rows of a state are columns of the weights. Otherwise observations
+        (N, ...) are embedded, each once, and a row belongs to a place in the bank."""
         columns = self.encoder.weight.T  # (2 S + A + 1, D)
-        s, a = self.n_states, self.n_actions
+        before, after = columns[: self.size], columns[self.size : 2 * self.size]
+        asked = self.query.weight.T
+        if self.embedding is None:
+            return Rows(before, after, asked)
+        vectors = self.embedding(bank)  # (N, D)
+        return Rows(vectors @ before, vectors @ after, vectors @ asked)
+
+    def encode(
+        self, states: Tensor, actions: Tensor, rewards: Tensor, after: Tensor,
+        rows: Rows | None = None,
+    ) -> Tensor:  # fmt: skip
+        """Tokens (..., D) of transitions, each field (...)."""
+        found = self.rows() if rows is None else rows
         tokens: Tensor = (
-            F.embedding(states, columns[:s])
-            + F.embedding(after, columns[s : 2 * s])
-            + F.embedding(actions, columns[2 * s : 2 * s + a])
-            + rewards.unsqueeze(-1) * columns[-1]
+            F.embedding(states, found.before)
+            + F.embedding(after, found.after)
+            + F.embedding(actions, self.encoder.weight.T[2 * self.size : -1])
+            + rewards.unsqueeze(-1) * self.encoder.weight.T[-1]
             + self.encoder.bias
         )
         return tokens
 
-    def ask(self, states: Tensor) -> Tensor:
+    def ask(self, states: Tensor, rows: Rows | None = None) -> Tensor:
         """Query tokens (..., D) of states (...)."""
-        tokens: Tensor = F.embedding(states, self.query.weight.T) + self.query.bias
+        found = self.rows() if rows is None else rows
+        tokens: Tensor = F.embedding(states, found.asked) + self.query.bias
         return tokens
 
     def begin_at(self, batch: int, obs: Observation) -> tuple[KVCache, Tensor]:
         """A cache that holds the start token, and the logits (B, A) of the empty context."""
         cache = self.transformer.new_cache(batch)
-        cache.tables = self._tables()
+        if self.embedding is None:
+            cache.tables = self._tables()
         return cache, self._step(self.start.expand(batch, -1), obs, cache)
 
     def _tables(self) -> tuple[Tensor, Tensor, Tensor]:
         """What tokens are sums of, laid out for single steps: rows for each state and action
         (S · A, D), for each state that is reached (S, D), and whole queries (S, D)."""
-        parts = [self.n_states, self.n_states, self.n_actions, 1]
-        before, after, actions, _ = torch.split(self.encoder.weight.T, parts)
+        before, after, _ = self.rows()
+        actions = self.encoder.weight.T[2 * self.size : -1]
         pairs = before[:, None] + actions + self.encoder.bias  # (S, A, D)
-        every = torch.arange(self.n_states, device=self.start.device)
+        every = torch.arange(self.size, device=self.start.device)
         return pairs.flatten(0, 1), after.contiguous(), self.ask(every)
 
     def follow(self, cache: KVCache, transition: Transition, obs: Observation) -> Tensor:
         """Append one transition per task; logits (B, A) for where the next action is due."""
         states, actions, rewards, reached = transition
+        if self.embedding is not None:
+            batch = torch.arange(len(actions), device=actions.device)
+            seen = self.rows(join([states, reached]))  # (2 B, D)
+            token = self.encode(batch, actions, rewards, batch + len(batch), seen)
+            return self._step(token, obs, cache)
         assert isinstance(states, Tensor) and isinstance(reached, Tensor)
         pairs, after, _ = cache.tables
         token = F.embedding(states * self.n_actions + actions, pairs) + F.embedding(reached, after)
@@ -89,9 +131,12 @@ class TwoStreamModel(ContextModel):
         return self._step(cache.last, obs, cache)
 
     def _step(self, token: Tensor, obs: Observation, cache: KVCache) -> Tensor:
-        assert isinstance(obs, Tensor)
         cache.last = token
-        query = F.embedding(obs, cache.tables[2])
+        if self.embedding is None:
+            assert isinstance(obs, Tensor)
+            query = F.embedding(obs, cache.tables[2])
+        else:
+            query = self.rows(obs).asked + self.query.bias
         logits: Tensor = self.head(self.transformer.step_with_query(token, query, cache))
         return logits
 
@@ -102,6 +147,10 @@ class TwoStreamModel(ContextModel):
         # One-hot inputs: of the encoder's, four are not zero at a time, of the query's one.
         self.encoder.weight.normal_(0.0, 0.5, generator=generator)
         self.query.weight.normal_(0.0, 1.0, generator=generator)
+        if self.embedding is not None:  # of a vector, all are: their sum is to be as large
+            self.encoder.weight[:, : 2 * self.size] *= self.size**-0.5
+            self.query.weight *= self.size**-0.5
+            self.embedding.initialise(generator)
         self.head.weight.normal_(0.0, self.head.in_features**-0.5, generator=generator)
         for layer in (self.encoder, self.query, self.head):
             layer.bias.zero_()
