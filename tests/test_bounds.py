@@ -61,8 +61,8 @@ def test_refused_in_one_line(command, tmp_path, monkeypatch, name, options):
 @pytest.mark.parametrize(
     ("agent", "message"),
     [
-        ("at-dpt-bandit-s0(temperature=1e-39)", "temperature must be from 0.001"),
-        ("at-dpt-bandit-s0(temperature=1e39)", "temperature must be from 0.001"),
+        ("at-dpt-bandit-s0(temperature=1e-39)", "temperature must be a number from 0.001"),
+        ("at-dpt-bandit-s0(temperature=1e39)", "temperature must be a number from 0.001"),
         ("at-dpt-bandit-s0(temperature=true)", "temperature must be a number"),
         ("ts(prior_std=1e-39)", "greater than or equal to 0.000000001"),
         ("ts(prior_mean=1e39)", "less than or equal to 1000000"),
