@@ -145,7 +145,7 @@ SETS: dict[str, str] = {
     f"seed={'[' * DEEP}{']' * DEEP}", "deep object": "env=" + '{"a":' * DEEP,
     "many dots": "a" + ".a" * 3000 + "=1", "digits": f"seed={DIGITS}", "a NaN": "env.noise_std=NaN",
     "an inf": "env.noise_std=Infinity", "an overflow": "env.noise_std=1e999",
-    "a minus": "env.noise_std=-1", "another env": 'env.name="linear_bandit"', "true": "seed=true",
+    "a minus": "env.noise_std=-1", "another env": 'env.name="no_such_env"', "true": "seed=true",
     "a fraction": "seed=1.5", "a text": "seed=x", "beyond int64": f"seed={2**63}", "NUL":
     "se\x00ed=1", "a surrogate": "\udc80=1", "two lines": "a\nb=1", "two lines below":
     "env=\n\n", "empty": "", "a duplicate": 'env={"arms": 3, "arms": "x"}', "threads 0":
