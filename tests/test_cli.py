@@ -43,7 +43,7 @@ def files_below(path):
          "knows the attack"),
         (["evaluate", "bandit", "--agents", "X=nothing-s*"], "nothing matches"),
         (["evaluate", "bandit", "--agents", "dpt-bandit-s0(heat=1)"], "greedy and temperature"),
-        (["evaluate", "bandit", "--agents", "dpt-bandit-s0(temperature=0)"], "must be a number from 0.001"),
+        (["evaluate", "bandit", "--agents", "dpt-bandit-s0(temperature=0)"], "number from 0.001"),
         (["evaluate", "bandit", "--agents", "dpt-bandit-s0(greedy=False)"], "true or false"),
         (["evaluate", "bandit", "--agents", ":Foo"], "cannot import"),
         (["evaluate", "bandit", "--agents", "ts", "--figure", "x.xyz"], "must end in one of"),

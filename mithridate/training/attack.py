@@ -38,7 +38,7 @@ FORMAT = 2
 """2: what is said of the attackers is sealed with them."""
 METRICS = ("final_mean", "final_ci95", "used_norm_mean", "used_norm_max")
 LARGEST = 1e9
-"""No number of a trained attacker is larger."""
+"""No number that a trained attacker acts by is larger. (Squared gradients are.)"""
 
 
 class AttackTraining:
@@ -163,6 +163,11 @@ def _save(path: Path, trainee: AttackTraining) -> None:
     write_sealed(path, tensors, meta)
 
 
+def _is_moment(name: str) -> bool:
+    """Whether it is one of Adam's, which the attack does not depend on."""
+    return name.startswith("optimiser.") or name.rpartition(".")[2] in ("first", "second")
+
+
 class LearnedAttack:
     """Attackers from a file, with the tasks they belong to. Whoever made the file, they are what
     their configuration says: of this format, for these tasks, within the budget."""
@@ -216,9 +221,8 @@ class LearnedAttack:
         attacker = _attacker(self.config)
         if not hasattr(attacker, "update"):
             raise self._damaged(f"'{self.config.attacker}' does not learn")
-        if any(
-            t.is_floating_point() and t.abs().max() > LARGEST for t in found.values() if t.numel()
-        ):
+        acting = [t for name, t in found.items() if not _is_moment(name) and t.numel()]
+        if any(t.is_floating_point() and t.abs().max() > LARGEST for t in acting):
             raise self._damaged("there are numbers that no training gives")
         try:
             attacker.load_tensors(found)
