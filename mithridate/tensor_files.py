@@ -19,6 +19,8 @@ from mithridate.errors import UserError
 from mithridate.files import parse_json, read_bytes, shown, write_atomic
 
 LARGEST_HEADER = 16 * 2**20
+SQUARES = "second"
+"""What attackers call Adam's second moment."""
 
 
 def tensors_sha256(tensors: Mapping[str, Tensor]) -> str:
@@ -92,9 +94,14 @@ def part(tensors: dict[str, Tensor], prefix: str) -> dict[str, Tensor]:
 
 
 def not_finite(tensors: Mapping[str, Tensor]) -> str | None:
-    """The name of a tensor with entries that are no numbers, or infinite; None if there is none."""
+    """The name of a tensor with entries that are no numbers, or infinite; None if there is none.
+    Squares of an attacker's steep gradients may be infinite: then it has stopped learning."""
     for name, tensor in tensors.items():
-        if tensor.is_floating_point() and not torch.isfinite(tensor.float()).all():
+        if not tensor.is_floating_point():
+            continue
+        values = tensor.float()
+        steep = name.rpartition(".")[2] == SQUARES
+        if not (~values.isnan() if steep else values.isfinite()).all():
             return name
     return None
 

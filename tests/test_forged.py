@@ -139,14 +139,16 @@ def forge_attackers(trained, path, meta=None, **changes):
 
 def test_an_honest_copy_is_accepted(trained, tmp_path):
     LearnedAttack(forge_attackers(trained, tmp_path / "a.safetensors"))
-    steep = {"attacker_second": lambda t: t + 1e12}  # gradients may be, where spreads are small
-    LearnedAttack(forge_attackers(trained, tmp_path / "a.safetensors", **steep))
+    for large in (1e12, float("inf")):  # steep gradients, where spreads are small
+        steep = {"attacker_second": lambda t, large=large: t + large}
+        LearnedAttack(forge_attackers(trained, tmp_path / "a.safetensors", **steep))
 
 
 FORGED = {
     "huge": {"attacker_offsets": lambda t: t + 1e30},
     "large": {"attacker_offsets": lambda t: t + 1e10},
     "not finite": {"attacker_offsets": lambda t: t / 0},
+    "no squares": {"attacker_second": lambda t: t + float("nan")},
     "whole numbers": {"attacker_offsets": lambda t: t.long()},
     "other arms": {"attacker_offsets": lambda t: t[:, :2]},
     "fewer tasks": {"attacker_offsets": lambda t: t[:3]},

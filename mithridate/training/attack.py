@@ -27,7 +27,15 @@ from mithridate.intervals import mean_ci95
 from mithridate.rng import Rng
 from mithridate.rollout import rollout
 from mithridate.scores import step_scores
-from mithridate.tensor_files import misfit, part, read_tensors, sealed, tensors_sha256, write_sealed
+from mithridate.tensor_files import (
+    SQUARES,
+    misfit,
+    part,
+    read_tensors,
+    sealed,
+    tensors_sha256,
+    write_sealed,
+)
 from mithridate.training.loop import Cadence, Values, Watcher, train
 from mithridate.training.run_directory import RunDirectory
 from mithridate.training.trial import try_out
@@ -165,7 +173,7 @@ def _save(path: Path, trainee: AttackTraining) -> None:
 
 def _is_moment(name: str) -> bool:
     """Whether it is one of Adam's, which the attack does not depend on."""
-    return name.startswith("optimiser.") or name.rpartition(".")[2] in ("first", "second")
+    return name.startswith("optimiser.") or name.rpartition(".")[2] in ("first", SQUARES)
 
 
 class LearnedAttack:
