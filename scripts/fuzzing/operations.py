@@ -220,7 +220,12 @@ HOW: dict[str, Callable[[Tensor], Tensor]] = {
 def _tensors(path: Path, step: Step) -> None:
     """Change one tensor, by its name or its number in alphabetical order."""
     tensors, meta = load_tensors(path.read_bytes()), _meta_of(path)
-    some = sorted(name for name, tensor in tensors.items() if tensor.numel())  # worth changing
+    large = step["how"] in ("inf", "huge")  # an attacker's moments may be: it does not act by them
+    some = sorted(
+        name
+        for name, tensor in tensors.items()
+        if tensor.numel() and not (large and name.rpartition(".")[2] in ("first", "second"))
+    )
     name = step.get("name") or some[step["index"] % len(some)]
     if step["how"] == "missing":
         del tensors[name]
