@@ -132,7 +132,7 @@ def parse_json(text: str, *, nan: bool = False) -> Any:
         raise _Refused("nested too deeply") from None
     except ValueError:
         raise ValueError("not JSON") from None
-    if _deeper(value, DEEPEST):
+    if deeper(value, DEEPEST):
         raise _Refused("nested too deeply")
     return value
 
@@ -141,10 +141,10 @@ class _Refused(ValueError):
     """JSON, but not for us."""
 
 
-def _deeper(value: Any, levels: int) -> bool:
+def deeper(value: Any, levels: int) -> bool:
     """Whether there are more than so many levels."""
     inner = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
-    return any(not levels or _deeper(part, levels - 1) for part in inner)
+    return any(not levels or deeper(part, levels - 1) for part in inner)
 
 
 def json_or_text(text: str, where: str) -> Any:

@@ -12,7 +12,7 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationErr
 
 from mithridate.errors import UserError
 from mithridate.experiments import first_edition
-from mithridate.files import parse_json, read_text, shown
+from mithridate.files import deeper, parse_json, read_text, shown
 from mithridate.registry import parse_call
 
 STAGE = r"[a-z][a-z_]{0,31}-[0-9a-f]{1,64}"
@@ -28,19 +28,16 @@ GRAPH_LIMIT = 256 * 2**20
 FILE_LIMIT = 2**30
 """Bytes of a file of an artifact."""
 MANY_REPLICATIONS = 1000
-DEEPEST = 20
+LEVELS = 20
+"""Of nested settings."""
 
 Model = TypeVar("Model", bound=BaseModel)
 
 
-def _shallow(value: Any, depth: int = 0) -> Any:
+def _shallow(value: Any) -> Any:
     """Nobody nests settings deeply, and not everything that handles them could."""
-    if depth > DEEPEST:
+    if deeper(value, LEVELS):
         raise ValueError("nested too deeply")
-    parts = value.values() if isinstance(value, Mapping) else value
-    if isinstance(value, Mapping | list):
-        for part in parts:
-            _shallow(part, depth + 1)
     return value
 
 
