@@ -3,12 +3,15 @@
 import json
 import multiprocessing
 import os
+import signal
+import sys
 import threading
 import time
 
 import pytest
 
 from mithridate.errors import UserError
+from mithridate.experiments import claims
 from mithridate.experiments.store import OUT, Store
 from mithridate.experiments.upkeep import collect, empty_trash, garbage, trash, verify
 
@@ -130,6 +133,49 @@ def test_a_living_claim_is_kept_and_a_dead_one_expires(tmp_path):
     os.utime(path, (time.time() - 10, time.time() - 10))
     with store.claim("a-1") as mine:
         assert mine
+
+
+def test_a_signal_at_any_line_leaves_no_claim(store):
+    """A worker that is asked to stop raises wherever it is, even while a claim is laid."""
+    folder = store.root / "claims"
+
+    def stop(*_):
+        raise SystemExit
+
+    def interrupted_at(number):
+        """Hold a claim with a signal at that line of claims.py; False if there are fewer lines."""
+        seen = 0
+
+        def at_each_line(frame, event, argument):
+            nonlocal seen
+            if event == "line":
+                seen += 1
+                if seen == number:
+                    os.kill(os.getpid(), signal.SIGTERM)
+            return at_each_line
+
+        def trace(frame, event, argument):
+            return at_each_line if frame.f_code.co_filename == claims.__file__ else None
+
+        sys.settrace(trace)
+        try:
+            with store.claim("a-1") as claim:
+                assert claim
+        except SystemExit:
+            pass
+        finally:
+            sys.settrace(None)
+        return seen >= number
+
+    before = signal.signal(signal.SIGTERM, stop)
+    try:
+        number = 1
+        while interrupted_at(number):
+            assert os.listdir(folder) == [], f"a signal at line {number}"
+            number += 1
+    finally:
+        signal.signal(signal.SIGTERM, before)
+    assert number > 50
 
 
 def contend(root, results):

@@ -23,6 +23,7 @@ from pathlib import Path
 from mithridate.errors import UserError
 from mithridate.experiments.formats import CLAIM, stage_name, strangers
 from mithridate.files import read_text, reason, shown
+from mithridate.signals import postponed
 
 CLAIM_SECONDS = 30.0
 """A claim that is older than this is a dead worker's."""
@@ -53,18 +54,23 @@ class Claims:
         """A claim while this process has the stage to itself; None if somebody else has."""
         mine = uuid.uuid4().hex
         stop = threading.Event()
-        keeper: threading.Thread | None = None
+
+        def lift() -> None:
+            with postponed():
+                stop.set()
+                self._lift(name, mine)
+
         try:
-            path = self.take(name, mine)
-            if path is not None:
-                keeper = threading.Thread(target=self._keep, args=(path, stop), daemon=True)
-                keeper.start()
-            yield None if path is None else Claim(self, name, path)
-        finally:  # also if an interrupt came while it was being taken
-            stop.set()
-            if keeper is not None and keeper.is_alive():
-                keeper.join()
-            self._lift(name, mine)
+            try:
+                with postponed():
+                    path = self.take(name, mine)
+                    if path is not None:
+                        threading.Thread(target=self._keep, args=(path, stop), daemon=True).start()
+                yield None if path is None else Claim(self, name, path)
+            finally:
+                lift()
+        finally:  # again, if an interrupt came just before
+            lift()
 
     def _lift(self, name: str, mine: str) -> None:
         """Remove the claim that was laid with this mark, after those of the dead before it."""

@@ -7,17 +7,14 @@ started again ends with the same bits as one that was never disturbed.
 
 from __future__ import annotations
 
-import signal
-import threading
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Protocol
 
 from torch import Tensor
 
 from mithridate.errors import Interrupted
+from mithridate.signals import stop_asked
 from mithridate.tensor_files import misfit
 from mithridate.training.run_directory import RunDirectory
 
@@ -79,7 +76,7 @@ def train(
         run.save_checkpoint(trainee.tensors(), meta)
 
     begun = time.monotonic()
-    with _stop_on_signal() as stop_requested:
+    with stop_asked() as stop_requested:
         while step < cadence.steps:
             values = trainee.step(step)
             step += 1
@@ -111,25 +108,3 @@ def _restore(trainee: Trainee, run: RunDirectory, last: int) -> tuple[int, float
         raise run.damaged()
     run.truncate_log(meta["step"])
     return int(meta["step"]), float(meta["seconds"])
-
-
-@contextmanager
-def _stop_on_signal() -> Iterator[Callable[[], bool]]:
-    """SIGINT and SIGTERM ask for a stop between two steps; a second one stops at once."""
-    requested = False
-
-    def request(number: int, frame: Any) -> None:
-        nonlocal requested
-        if requested:
-            raise KeyboardInterrupt
-        requested = True
-
-    if threading.current_thread() is not threading.main_thread():
-        yield lambda: False
-        return
-    previous = {s: signal.signal(s, request) for s in (signal.SIGINT, signal.SIGTERM)}
-    try:
-        yield lambda: requested
-    finally:
-        for number, handler in previous.items():
-            signal.signal(number, handler)
