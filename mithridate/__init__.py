@@ -9,9 +9,9 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from mithridate.agents.adapt import Solo as Solo
     from mithridate.agents.in_context import load as load
-    from mithridate.agents.resolve import make_agent as make_agent
+    from mithridate.agents.named import make_agent as make_agent
+    from mithridate.agents.single_task import Solo as Solo
     from mithridate.envs import make_env as make_env
     from mithridate.errors import UserError as UserError
     from mithridate.evaluation.crossplay import evaluate as evaluate
@@ -29,11 +29,11 @@ _HOME = {
     "KINDS": "mithridate.registry",
     "Kind": "mithridate.evaluation.kinds",
     "Rng": "mithridate.rng",
-    "Solo": "mithridate.agents.adapt",
+    "Solo": "mithridate.agents.single_task",
     "UserError": "mithridate.errors",
     "evaluate": "mithridate.evaluation.crossplay",
     "load": "mithridate.agents.in_context",
-    "make_agent": "mithridate.agents.resolve",
+    "make_agent": "mithridate.agents.named",
     "make_env": "mithridate.envs",
 }
 __all__ = sorted(_HOME)

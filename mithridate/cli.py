@@ -98,13 +98,14 @@ def evaluate(
     With several attackers it prints the matrix of agents × attackers, in the paper's colours and
     with the paper's values.
     """
-    from mithridate.agents.resolve import make_victims, split_names, told
+    from mithridate.agents.named import told
     from mithridate.config import EvaluateConfig, resolve
     from mithridate.evaluation.columns import make_columns
     from mithridate.evaluation.crossplay import evaluate_config
+    from mithridate.evaluation.victims import make_victims, split_names
     from mithridate.progress import TrainingProgress, counting
     from mithridate.report.figures import check_figure, score_curves
-    from mithridate.report.tables import evaluation_table
+    from mithridate.report.terminal import evaluation_table
 
     config = resolve(
         EvaluateConfig, "evaluate", env, preset, sets or (), seed=seed, tasks=tasks,

@@ -7,14 +7,15 @@ from pathlib import Path
 
 from rich.console import Console
 
-from mithridate.agents.resolve import make_victims, told
+from mithridate.agents.named import told
 from mithridate.config import EvaluateConfig, resolve
 from mithridate.evaluation.columns import make_columns
 from mithridate.evaluation.crossplay import Evaluation, evaluate_config
+from mithridate.evaluation.victims import make_victims
 from mithridate.files import make_directory
 from mithridate.progress import TrainingProgress, counting
 from mithridate.report.figures import score_curves
-from mithridate.report.tables import matrix_table
+from mithridate.report.terminal import matrix_table
 
 TASKS = 100
 REPLICATIONS = 2

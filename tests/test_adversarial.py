@@ -16,7 +16,7 @@ from mithridate.attackers.adaptive import AdaptiveAttacker
 from mithridate.attackers.gaussian import GaussianAttacker
 from mithridate.config import AdversarialConfig, parse, resolve
 from mithridate.envs import make_env
-from mithridate.envs.poisoned_arms import poisoned, random_offsets
+from mithridate.envs.bandit_poison import poisoned, random_offsets
 from mithridate.errors import TrainingDiverged, UserError
 from mithridate.evaluation.crossplay import evaluate
 from mithridate.model.weights import load_model, save_model

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from mithridate.attackers.gaussian import GaussianAttacker, GaussianConfig, advantages
-from mithridate.attackers.mixture import MixtureAttacker
+from mithridate.attackers.population import Population
 from mithridate.budget import excess, norm, project
 from mithridate.envs import make_env
 from mithridate.errors import UserError
@@ -269,7 +269,7 @@ def test_attackers_belong_to_their_tasks(env):
 def test_a_mixture_is_its_parts(env):
     tasks = env.sample_tasks(10, Rng(0))
     parts = [(4, ATTACKERS.create("raise_worst")), (3, None), (3, ATTACKERS.create("uniform"))]
-    mixture = MixtureAttacker(parts)
+    mixture = Population(parts)
     agent = AGENTS.create("ts")
     whole = rollout(env, tasks, agent, mixture, 0.4, rng=Rng(1))
     assert mixture.cost()[4:7].eq(0).all()

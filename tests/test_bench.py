@@ -10,7 +10,7 @@ from mithridate.bench import run
 from mithridate.bench.peers import HuggingFaceAgent, HuggingFaceModel, reference_path
 from mithridate.config import ModelConfig
 from mithridate.envs import make_env
-from mithridate.model.in_context import InContextModel
+from mithridate.model.one_stream import OneStreamModel
 from mithridate.native import kernels
 from mithridate.rng import Rng
 from mithridate.rollout import rollout
@@ -54,7 +54,7 @@ def test_peers_are_timed_in_turns_or_say_their_time():
 @pytest.fixture
 def setup():
     env = make_env("bandit", horizon=30)
-    model = InContextModel(ModelConfig(), env.spec)
+    model = OneStreamModel(ModelConfig(), env.spec)
     model.initialise(Rng(0).torch_generator())
     return env, model, env.sample_tasks(9, Rng(0))
 

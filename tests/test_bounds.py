@@ -7,7 +7,7 @@ import pytest
 
 import mithridate as mi
 from mithridate import sizes
-from mithridate.agents.resolve import make_agent, told
+from mithridate.agents.named import make_agent, told
 from mithridate.config import AttackConfig, EvaluateConfig, PretrainConfig, parse, resolve
 from mithridate.errors import Caution, UserError
 from mithridate.registry import AGENTS, ATTACKERS, ENVS

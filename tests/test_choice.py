@@ -1,6 +1,6 @@
 import torch
 
-from mithridate.agents.choice import argmax_random_ties, sample
+from mithridate.agents.sampling import argmax_random_ties, sample
 from mithridate.rng import Rng
 
 

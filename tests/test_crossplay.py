@@ -7,15 +7,15 @@ import sys
 import pytest
 import torch
 
-from mithridate.agents.resolve import make_victims, split_names
 from mithridate.config import EvaluateConfig, resolve
 from mithridate.envs import make_env
 from mithridate.errors import UserError
 from mithridate.evaluation.columns import make_columns
 from mithridate.evaluation.crossplay import Evaluation, Record, evaluate, evaluate_config
 from mithridate.evaluation.kinds import untrained
+from mithridate.evaluation.victims import make_victims, split_names
 from mithridate.report.paper import paper_clean, paper_value
-from mithridate.report.tables import matrix_table, worst_attack
+from mithridate.report.terminal import matrix_table, worst_attack
 
 SMOKE = ("--preset", "smoke")
 

@@ -8,16 +8,15 @@ import torch
 from mithridate.agents.in_context import InContextAgent
 from mithridate.agents.npg import NPG, NPGConfig
 from mithridate.agents.q_learning import QLearning, QLearningConfig
-from mithridate.attackers.per_task import Episodes
+from mithridate.attackers.offset_tables import OFFSETS, mean_offsets
 from mithridate.attackers.tabular import (
-    OFFSETS,
     PooledAttacker,
     PooledConfig,
     TabularAttacker,
     TabularConfig,
-    mean_offsets,
     surprising_losses,
 )
+from mithridate.attackers.task_parameters import Episodes
 from mithridate.config import (
     ModelConfig,
 )

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 import mithridate as mi
-from mithridate.agents.adapt import as_agent
+from mithridate.agents.single_task import as_agent
 from mithridate.errors import UserError
 
 NO_REWARDS = [math.nan, math.inf, -math.inf, 1e39, 2e6, None, "1", b"1", [1.0], {}, 10**400]

@@ -25,7 +25,7 @@ from mithridate.experiments.stages import _copy_shipped, in_order, perform
 from mithridate.experiments.store import Store
 from mithridate.model.weights import find
 from mithridate.report.exports import export
-from mithridate.report.summary import summarise
+from mithridate.report.views import summarise
 
 MAIN = RECIPES["bandit_main"]
 ARGUMENTS = ("bandit_main", "--preset", "smoke", "--replications", "1")

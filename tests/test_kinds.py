@@ -16,7 +16,7 @@ from mithridate.experiments.recipes import RECIPES, Recipe, Row
 from mithridate.experiments.store import Store
 from mithridate.registry import KINDS
 from mithridate.report.html import render, write_report
-from mithridate.report.summary import summarise
+from mithridate.report.views import summarise
 
 OUTSIDE = """
 from mithridate import KINDS, Kind

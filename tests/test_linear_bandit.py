@@ -11,13 +11,13 @@ import torch.nn.functional as F
 from mithridate.agents.in_context import InContextAgent, load
 from mithridate.config import AdversarialConfig, PretrainConfig, resolve
 from mithridate.envs import make_env
-from mithridate.envs.linear_actors import (
+from mithridate.envs.bandit_poison import on_good_arms
+from mithridate.envs.linear_bandit_actors import (
     FixedPulls,
     IndependentThompson,
     LinearThompson,
     play,
 )
-from mithridate.envs.poisoned_arms import on_good_arms
 from mithridate.errors import UserError
 from mithridate.model.layouts import make_model
 from mithridate.registry import AGENTS, ATTACKERS

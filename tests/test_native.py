@@ -12,8 +12,8 @@ from mithridate.envs import make_env
 from mithridate.model import dispatch
 from mithridate.model.attention import causal
 from mithridate.model.cache import KVCache
-from mithridate.model.in_context import InContextModel
 from mithridate.model.loss import linear_cross_entropy
+from mithridate.model.one_stream import OneStreamModel
 from mithridate.model.transformer import Transformer
 from mithridate.native import kernels
 from mithridate.rng import Rng
@@ -317,7 +317,7 @@ def query_reference(model, x, cache: KVCache):
 def test_rollouts_choose_the_same_actions(monkeypatch):
     """Actions drawn by inverse CDF on shared uniforms are identical on both paths."""
     env = make_env("bandit", horizon=60)
-    model = InContextModel(ModelConfig(), env.spec)
+    model = OneStreamModel(ModelConfig(), env.spec)
     model.initialise(generator())
     with torch.no_grad():
         for p in model.parameters():

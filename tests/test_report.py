@@ -21,8 +21,9 @@ import pytest
 
 from mithridate.envs.linear_bandit import LinearBanditConfig
 from mithridate.errors import UserError
-from mithridate.evaluation.checks import Cells, flags, paired_difference
+from mithridate.evaluation.cells import Cells, paired_difference
 from mithridate.evaluation.episode import Room
+from mithridate.evaluation.flags import flags
 from mithridate.evaluation.kinds import named
 from mithridate.experiments.plan import plan
 from mithridate.experiments.recipes import RECIPES
@@ -30,8 +31,8 @@ from mithridate.experiments.store import Store
 from mithridate.report.figures import lines_figure, x_range
 from mithridate.report.html import render, write_report
 from mithridate.report.picture import draw_room
-from mithridate.report.summary import CurveView, _share, _without_outliers, summarise
 from mithridate.report.svg import line_chart
+from mithridate.report.views import CurveView, _share, _without_outliers, summarise
 from mithridate.report.watch import server
 
 

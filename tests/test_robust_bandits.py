@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from mithridate.agents.adapt import Solo
+from mithridate.agents.single_task import Solo
 from mithridate.envs import make_env
 from mithridate.errors import UserError
 from mithridate.evaluation.crossplay import evaluate

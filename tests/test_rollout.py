@@ -1,7 +1,7 @@
 import pytest
 import torch
 
-from mithridate.agents.adapt import Solo, as_agent
+from mithridate.agents.single_task import Solo, as_agent
 from mithridate.envs import make_env
 from mithridate.errors import UserError
 from mithridate.registry import AGENTS

@@ -4,10 +4,10 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from mithridate.attackers.tabular import OFFSETS, mean_offsets
+from mithridate.attackers.offset_tables import OFFSETS, mean_offsets
 from mithridate.envs import make_env
 from mithridate.envs.darkroom import STAY, transitions
-from mithridate.envs.poisoned_rooms import random_offsets
+from mithridate.envs.darkroom_poison import random_offsets
 from mithridate.registry import ATTACKERS
 from mithridate.rng import Rng
 from mithridate.types import Poison

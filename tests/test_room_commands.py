@@ -18,7 +18,7 @@ from mithridate.experiments.store import Store
 from mithridate.report.exports import export
 from mithridate.report.html import render
 from mithridate.report.picture import draw_room, room_svg
-from mithridate.report.summary import summarise
+from mithridate.report.views import summarise
 
 
 def test_the_picture(cli, tmp_path):

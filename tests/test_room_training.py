@@ -7,7 +7,6 @@ import pytest
 import torch
 
 from mithridate.agents.q_learning import QLearning, QLearningConfig
-from mithridate.agents.resolve import Victim
 from mithridate.attackers.tabular import TabularAttacker
 from mithridate.config import (
     AdversarialConfig,
@@ -17,6 +16,7 @@ from mithridate.config import (
 )
 from mithridate.envs import make_env
 from mithridate.envs.darkroom import transitions
+from mithridate.evaluation.victims import Victim
 from mithridate.registry import AGENTS
 from mithridate.rng import Rng
 from mithridate.rollout import rollout

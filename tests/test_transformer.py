@@ -7,14 +7,14 @@ from torch import nn
 from mithridate.config import ModelConfig
 from mithridate.envs import make_env
 from mithridate.errors import UserError
-from mithridate.model.in_context import InContextModel
+from mithridate.model.one_stream import OneStreamModel
 from mithridate.model.transformer import Transformer
 from mithridate.rng import Rng
 
 
-def random_model(seed=0, horizon=40, scale=1.0, **sizes) -> InContextModel:
+def random_model(seed=0, horizon=40, scale=1.0, **sizes) -> OneStreamModel:
     """Weights large enough for attention to be far from uniform."""
-    model = InContextModel(ModelConfig(**sizes), make_env("bandit", horizon=horizon).spec)
+    model = OneStreamModel(ModelConfig(**sizes), make_env("bandit", horizon=horizon).spec)
     model.initialise(Rng(seed).torch_generator())
     with torch.no_grad():
         for p in model.parameters():

@@ -8,7 +8,7 @@ from typing import ClassVar, Literal
 import torch
 from torch import Tensor
 
-from mithridate.agents.choice import argmax_random_ties
+from mithridate.agents.sampling import argmax_random_ties
 from mithridate.config import Config, NonNegativeFloat, Number, PositiveFloat
 from mithridate.registry import AGENTS
 from mithridate.rng import TaskStreams

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from mithridate.agents.choice import sample
+from mithridate.agents.sampling import sample
 from mithridate.config import COLDEST, HOTTEST
 from mithridate.errors import UserError, shown
 from mithridate.model.context_model import ContextModel

@@ -12,7 +12,7 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from mithridate.agents.choice import argmax_random_ties
+from mithridate.agents.sampling import argmax_random_ties
 from mithridate.config import SMALL, Config, Fraction, NonNegativeFloat, PositiveFloat
 from mithridate.errors import UserError
 from mithridate.registry import AGENTS

@@ -20,7 +20,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from mithridate.agents.choice import argmax_random_ties, sample
+from mithridate.agents.sampling import argmax_random_ties, sample
 from mithridate.config import (
     Config,
     Fraction,

@@ -10,7 +10,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from mithridate.agents.choice import sample
+from mithridate.agents.sampling import sample
 from mithridate.config import Config, Fraction, NonNegative, PositiveFloat
 from mithridate.errors import UserError
 from mithridate.registry import AGENTS

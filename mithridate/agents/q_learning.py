@@ -12,7 +12,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from mithridate.agents.choice import argmax_random_ties
+from mithridate.agents.sampling import argmax_random_ties
 from mithridate.config import Config, Fraction, NonNegative, Number, PositiveFloat
 from mithridate.errors import UserError
 from mithridate.registry import AGENTS

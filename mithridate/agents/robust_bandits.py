@@ -10,7 +10,7 @@ from pydantic import Field
 from torch import Tensor
 
 from mithridate.agents.bandits import ArmStatistics, ThompsonConfig, ThompsonSampling
-from mithridate.agents.choice import argmax_random_ties
+from mithridate.agents.sampling import argmax_random_ties
 from mithridate.config import Config, Fraction, NonNegativeFloat, PositiveFloat
 from mithridate.registry import AGENTS
 from mithridate.rng import TaskStreams

@@ -5,8 +5,8 @@ from typing import Any
 from mithridate.attackers import adaptive as adaptive
 from mithridate.attackers import few_arms as few_arms
 from mithridate.attackers import gaussian as gaussian
-from mithridate.attackers import rooms as rooms
-from mithridate.attackers import structured as structured
+from mithridate.attackers import structured_arms as structured_arms
+from mithridate.attackers import structured_rooms as structured_rooms
 from mithridate.attackers import tabular as tabular
 from mithridate.attackers import uniform as uniform
 from mithridate.errors import UserError

@@ -32,7 +32,7 @@ import torch.nn.functional as F
 from pydantic import model_validator
 from torch import Tensor, nn
 
-from mithridate.attackers.offsets import arm_means
+from mithridate.attackers.arm_offsets import arm_means
 from mithridate.budget import excess, norm
 from mithridate.config import (
     Config,

@@ -11,8 +11,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from mithridate.attackers.offsets import OffsetAttacker, arm_means
-from mithridate.attackers.structured import StructuredConfig
+from mithridate.attackers.arm_offsets import ArmOffsets, arm_means
+from mithridate.attackers.structured_arms import StructuredConfig
 from mithridate.budget import project
 from mithridate.registry import ATTACKERS
 from mithridate.rng import TaskStreams
@@ -23,7 +23,7 @@ MOST = 3
 
 
 @ATTACKERS.register("few_arms")
-class FewArms(OffsetAttacker):
+class FewArms(ArmOffsets):
     Config = StructuredConfig
 
     def __init__(self, config: StructuredConfig | None = None) -> None:

@@ -30,8 +30,8 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from mithridate.attackers.offsets import NEEDS_ARMS, OffsetAttacker, are_arms
-from mithridate.attackers.per_task import Episodes, LearnsPerTask, PerTask, adam, moments
+from mithridate.attackers.arm_offsets import NEEDS_ARMS, ArmOffsets, are_arms
+from mithridate.attackers.task_parameters import Episodes, LearnsPerTask, PerTask, adam, moments
 from mithridate.budget import excess, norm, project
 from mithridate.config import Config, NonNegativeFloat, Positive, PositiveFloat
 from mithridate.errors import UserError
@@ -67,7 +67,7 @@ class GaussianConfig(Config):
 
 
 @ATTACKERS.register("gaussian")
-class GaussianAttacker(LearnsPerTask, OffsetAttacker):
+class GaussianAttacker(LearnsPerTask, ArmOffsets):
     """One attacker for each task it has met. Tasks are told apart by their ids, so it may be
     reset with any of them, in any order; a task never met starts from φ = 0."""
 

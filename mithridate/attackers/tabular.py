@@ -22,7 +22,8 @@ import math
 import torch
 from torch import Tensor
 
-from mithridate.attackers.per_task import Episodes, LearnsPerTask, PerTask, adam, moments
+from mithridate.attackers.offset_tables import OFFSETS, OffsetTable, mean_offsets
+from mithridate.attackers.task_parameters import Episodes, LearnsPerTask, PerTask, adam, moments
 from mithridate.budget import excess, mixed, norm
 from mithridate.config import (
     IN_ROOMS,
@@ -35,10 +36,8 @@ from mithridate.config import (
 from mithridate.errors import UserError
 from mithridate.registry import ATTACKERS
 from mithridate.rng import TaskStreams
-from mithridate.types import EnvSpec, Step, Tasks, Trajectory
+from mithridate.types import EnvSpec, Tasks, Trajectory
 
-OFFSETS = (-1.0, 0.0, 1.0)
-SEVERAL = "several attack keys, as rooms have"
 COMMON = "common."
 
 
@@ -55,35 +54,6 @@ class TabularConfig(Config):
     """How much rewards count that come a step later."""
     iterations: Positive = 10
     """Updates on the same trajectories in a round."""
-
-
-class OffsetTable:
-    """The proposed reward is r − 1, r or r + 1, with probabilities (B, K, A, 3) for each task,
-    key and action. Subclasses say what they are."""
-
-    budget: float
-
-    def reset(self, spec: EnvSpec, tasks: Tasks, rng: TaskStreams) -> None:
-        if spec.n_attack_keys == 1:
-            raise UserError(f"this attacker needs an environment with {SEVERAL}; here is one")
-        self._rng = rng
-        self._index = torch.arange(len(tasks), device=tasks.device)
-        self._offsets = torch.tensor(OFFSETS, device=tasks.device)
-        self.probabilities = mixed(self.choose(spec, tasks, rng), OFFSETS, self.budget)
-        """(B, K, A, 3) of the tasks at hand."""
-        self._edges = self.probabilities.cumsum(-1)[..., :-1]
-
-    def choose(self, spec: EnvSpec, tasks: Tasks, rng: TaskStreams) -> Tensor:
-        """Probabilities (B, K, A, 3), before they are brought into the budget."""
-        raise NotImplementedError
-
-    def poison(self, step: Step) -> Tensor:
-        edges = self._edges[self._index, step.key, step.actions]  # (B, 2)
-        which = (self._rng.uniform() >= edges).sum(1)
-        return step.true_rewards + self._offsets[which]
-
-    def cost(self) -> Tensor:
-        return norm(mean_offsets(self.probabilities))
 
 
 class PooledConfig(TabularConfig):
@@ -195,8 +165,3 @@ def surprising_losses(
     usual = episodes.each(total / visits.clamp(min=1))
     losses = usual.gather(1, place) - after
     return losses / losses.std(correction=0).clamp(min=1e-6)
-
-
-def mean_offsets(probabilities: Tensor) -> Tensor:
-    """(B, K, A): what is added on average."""
-    return probabilities @ torch.tensor(OFFSETS, device=probabilities.device)

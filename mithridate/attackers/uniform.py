@@ -9,9 +9,8 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from mithridate.attackers.offsets import OffsetAttacker, are_arms
-from mithridate.attackers.rooms import certain
-from mithridate.attackers.tabular import SEVERAL, OffsetTable
+from mithridate.attackers.arm_offsets import ArmOffsets, are_arms
+from mithridate.attackers.offset_tables import SEVERAL, OffsetTable, certain
 from mithridate.budget import project
 from mithridate.config import Config, NonNegativeFloat
 from mithridate.errors import UserError
@@ -27,7 +26,7 @@ class UniformConfig(Config):
     """Offsets are drawn from [−range, range] before they are brought into the budget."""
 
 
-class _Arms(OffsetAttacker):
+class _Arms(ArmOffsets):
     def __init__(self, config: UniformConfig) -> None:
         super().__init__()
         self.config = config

@@ -13,9 +13,9 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from mithridate import native
-from mithridate.agents.choice import sample
+from mithridate.agents.sampling import sample
 from mithridate.errors import UserError
-from mithridate.model.in_context import InContextModel
+from mithridate.model.one_stream import OneStreamModel
 from mithridate.rng import TaskStreams
 from mithridate.types import Contexts, EnvSpec, Observation
 
@@ -24,7 +24,7 @@ class HuggingFaceModel(nn.Module):
     """Hugging Face's GPT2Model (default sdpa attention, no torch.compile) in place of our
     blocks; encoder and head are ours."""
 
-    def __init__(self, model: InContextModel) -> None:
+    def __init__(self, model: OneStreamModel) -> None:
         super().__init__()
         transformers = _transformers()
         c = model.config
@@ -56,7 +56,7 @@ def _transformers() -> Any:
 
 
 @torch.no_grad()
-def copy_weights(model: InContextModel, gpt2: Any) -> None:
+def copy_weights(model: OneStreamModel, gpt2: Any) -> None:
     """Our weights into a GPT2Model (whose Conv1D layers store the transpose)."""
     ours = model.transformer
     gpt2.wpe.weight.copy_(ours.positions)

@@ -20,7 +20,7 @@ from mithridate.bench.peers import HuggingFaceAgent, HuggingFaceModel, reference
 from mithridate.config import ModelConfig, OptimiserConfig
 from mithridate.envs import make_env
 from mithridate.errors import unknown
-from mithridate.model.in_context import InContextModel
+from mithridate.model.one_stream import OneStreamModel
 from mithridate.model.optimiser import Optimiser
 from mithridate.model.query_first import QueryFirstModel
 from mithridate.model.two_stream import TwoStreamModel
@@ -130,9 +130,9 @@ def peak_gflops(threads: int) -> float:
 # The work ----------------------------------------------------------------------------------
 
 
-def _model(length: int) -> InContextModel:
+def _model(length: int) -> OneStreamModel:
     env = make_env("bandit", horizon=length)
-    model = InContextModel(ModelConfig(), env.spec)
+    model = OneStreamModel(ModelConfig(), env.spec)
     model.initialise(Rng(0).child("bench").torch_generator())
     return model
 
@@ -208,7 +208,7 @@ def _alternate(
     return statistics.median(a), statistics.median(b)
 
 
-def _train_step(model: InContextModel, sizes: Sizes, peak: float, say: Say) -> list[Result]:
+def _train_step(model: OneStreamModel, sizes: Sizes, peak: float, say: Say) -> list[Result]:
     batch, length = sizes.batch, sizes.length
     theirs = HuggingFaceModel(model)
     ours = _training(model, model, batch, length)
@@ -226,7 +226,7 @@ def _train_step(model: InContextModel, sizes: Sizes, peak: float, say: Say) -> l
     return results
 
 
-def _rollouts(model: InContextModel, sizes: Sizes, peak: float, say: Say) -> list[Result]:
+def _rollouts(model: OneStreamModel, sizes: Sizes, peak: float, say: Say) -> list[Result]:
     tasks, length = sizes.tasks, sizes.length
     theirs = HuggingFaceModel(model)
     ours = _rolling(InContextAgent(model), tasks, length)
@@ -308,7 +308,7 @@ def recomputing(model: HuggingFaceModel, sizes: Sizes, whole: int) -> Callable[[
     return run
 
 
-def _growth(model: InContextModel, sizes: Sizes, say: Say) -> list[Growth]:
+def _growth(model: OneStreamModel, sizes: Sizes, say: Say) -> list[Growth]:
     def rolled(tasks: int, length: int) -> float:
         work = _rolling(InContextAgent(model), tasks, length)
         return min(_seconds(work) for _ in range(2))

@@ -188,7 +188,7 @@ def report(
 ) -> None:
     """Make one HTML page of everything in a store, with tables and figures as files beside it."""
     from mithridate.report.html import write_report
-    from mithridate.report.summary import omissions
+    from mithridate.report.views import omissions
     from mithridate.report.watch import server
 
     opened = _existing(store)

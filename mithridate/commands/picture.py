@@ -29,11 +29,12 @@ def picture(
     """Draw one episode in a room: the attack on every cell and action, and the agent's path."""
     import torch
 
-    from mithridate.agents.resolve import make_victims, told
+    from mithridate.agents.named import told
     from mithridate.config import EvaluateConfig, resolve
     from mithridate.envs import env_of
     from mithridate.evaluation.columns import make_columns
     from mithridate.evaluation.episode import watch
+    from mithridate.evaluation.victims import make_victims
     from mithridate.progress import TrainingProgress
     from mithridate.report.figures import check_figure
     from mithridate.report.picture import draw_room

@@ -62,7 +62,7 @@ def pretrain(
 
 def _say_clean_score(weights: Path, as_json: bool) -> None:
     from mithridate.model.weights import load_model
-    from mithridate.report.tables import interval
+    from mithridate.report.terminal import interval
 
     card = load_model(weights)[1]
     if as_json:
@@ -139,7 +139,7 @@ def train(
     from mithridate.progress import TrainingProgress
     from mithridate.registry import ENVS
     from mithridate.report.figures import check_figure, training_curves
-    from mithridate.report.tables import interval
+    from mithridate.report.terminal import interval
     from mithridate.training.adversarial import default_directory, train_adversarially
     from mithridate.training.loop import Watcher
     from mithridate.training.run_directory import read_log
@@ -194,7 +194,7 @@ def attack(
     from mithridate.envs import env_of
     from mithridate.progress import TrainingProgress
     from mithridate.report.figures import check_figure, training_curves
-    from mithridate.report.tables import interval
+    from mithridate.report.terminal import interval
     from mithridate.training.attack import LearnedAttack, default_directory, with_fingerprint
     from mithridate.training.attack import attack as run
     from mithridate.training.run_directory import read_log

@@ -16,7 +16,7 @@ import numpy as np
 import torch
 
 from mithridate.config import Positive
-from mithridate.envs.arms import Arms, ArmsConfig, ArmTasks, preferred_pulls
+from mithridate.envs.bandit_base import Arms, ArmsConfig, ArmTasks, preferred_pulls
 from mithridate.envs.presets import (
     PAPER_DISTILL,
     PAPER_PRETRAIN,

@@ -20,7 +20,7 @@ from pydantic import model_validator
 from torch import Tensor
 
 from mithridate.config import IN_ROOMS, EnvConfig, Fraction, Positive, Seed
-from mithridate.envs.poisoned_rooms import RoomPoison
+from mithridate.envs.darkroom_poison import RoomPoison
 from mithridate.envs.presets import (
     CONSTANT,
     PAPER_DISTILL,

@@ -21,15 +21,15 @@ from pydantic import Field
 from torch import Tensor
 
 from mithridate.config import Positive
-from mithridate.envs.arms import Arms, ArmsConfig, ArmTasks, preferred_pulls
-from mithridate.envs.linear_actors import (
+from mithridate.envs.bandit_base import Arms, ArmsConfig, ArmTasks, preferred_pulls
+from mithridate.envs.bandit_poison import on_good_arms, random_offsets
+from mithridate.envs.linear_bandit_actors import (
     Actor,
     FixedPulls,
     IndependentThompson,
     LinearThompson,
     play,
 )
-from mithridate.envs.poisoned_arms import on_good_arms, random_offsets
 from mithridate.envs.presets import (
     PAPER_DISTILL,
     PAPER_PRETRAIN,

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from mithridate.agents.resolve import Victim, make_victims, told
+from mithridate.agents.named import told
 from mithridate.attackers import make_attacker
 from mithridate.config import AttackConfig, EvaluateConfig, resolve
 from mithridate.envs import env_of
@@ -22,6 +22,7 @@ from mithridate.evaluation.kinds import (
     trained_kinds,
     untrained,
 )
+from mithridate.evaluation.victims import Victim, make_victims
 from mithridate.registry import ATTACKERS, ENVS, parse_call
 from mithridate.training.attack import LearnedAttack, attack, run_name
 from mithridate.training.loop import Watcher

@@ -17,13 +17,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from mithridate.agents.resolve import AgentLike, Victim, make_victims, told
+from mithridate.agents.named import AgentLike, told
 from mithridate.config import EnvConfig, EvaluateConfig, parse, preset_settings
 from mithridate.envs import env_of
 from mithridate.errors import UserError, shown
-from mithridate.evaluation.checks import Cells
+from mithridate.evaluation.cells import Cells
 from mithridate.evaluation.columns import Column, make_columns
 from mithridate.evaluation.kinds import heading_of
+from mithridate.evaluation.victims import Victim, make_victims
 from mithridate.intervals import mean_ci95
 from mithridate.rng import Rng
 from mithridate.scores import step_scores

@@ -9,12 +9,12 @@ from typing import Any
 import numpy as np
 import torch
 
-from mithridate.agents.resolve import Victim
-from mithridate.attackers.tabular import mean_offsets
+from mithridate.attackers.offset_tables import mean_offsets
 from mithridate.config import EvaluateConfig
 from mithridate.envs import env_of
 from mithridate.errors import UserError
 from mithridate.evaluation.columns import Column
+from mithridate.evaluation.victims import Victim
 from mithridate.rng import Rng
 from mithridate.rollout import rollout
 

@@ -12,10 +12,10 @@ import time
 from functools import cache
 from typing import Any
 
-from mithridate.agents.resolve import Victim
 from mithridate.envs import make_env
 from mithridate.errors import UserError
 from mithridate.evaluation.kinds import Heading
+from mithridate.evaluation.victims import Victim
 from mithridate.experiments.stages import INPUT, Stage, parsed_config
 from mithridate.experiments.store import Store
 from mithridate.registry import AGENTS, parse_call
@@ -152,11 +152,11 @@ def _finished(store: Store) -> dict[str, float]:
 def machine_factor() -> float:
     """How much slower than that machine this one is (below 1: faster)."""
     from mithridate.config import ModelConfig
-    from mithridate.model.in_context import InContextModel
+    from mithridate.model.one_stream import OneStreamModel
     from mithridate.rng import Rng
 
     env = make_env("bandit")
-    model = InContextModel(ModelConfig(), env.spec)
+    model = OneStreamModel(ModelConfig(), env.spec)
     model.initialise(Rng(0).torch_generator())
     tasks = env.sample_tasks(64, Rng(0))
     contexts = env.sample_contexts(tasks, 128, Rng(1))

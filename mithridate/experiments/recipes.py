@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from mithridate.config import IN_ROOMS
-from mithridate.envs.arms import Arms
+from mithridate.envs.bandit_base import Arms
 from mithridate.envs.darkroom import Darkroom
 from mithridate.errors import unknown
 from mithridate.evaluation.kinds import Heading, untrained

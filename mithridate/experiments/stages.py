@@ -20,7 +20,7 @@ from typing import Any, Literal, cast
 import torch
 
 from mithridate import versions
-from mithridate.agents.resolve import Victim, told
+from mithridate.agents.named import told
 from mithridate.attackers import make_attacker
 from mithridate.config import (
     AdversarialConfig,
@@ -37,6 +37,7 @@ from mithridate.evaluation.columns import Column
 from mithridate.evaluation.crossplay import evaluate_cell
 from mithridate.evaluation.episode import watch
 from mithridate.evaluation.kinds import trained_as, untrained
+from mithridate.evaluation.victims import Victim
 from mithridate.experiments import formats
 from mithridate.experiments.artifacts import Artifact
 from mithridate.experiments.store import OUT, Store

@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from functools import cache
 from typing import Any, cast
 
-from mithridate.agents.resolve import make_agent
+from mithridate.agents.named import make_agent
 from mithridate.attackers import make_attacker
 from mithridate.config import AdversarialConfig, AttackConfig, Config, DistillConfig, EvaluateConfig
 from mithridate.envs import env_of

@@ -12,7 +12,7 @@ from mithridate.experiments.store import Store
 from mithridate.files import make_directory, write_atomic
 from mithridate.report.figures import lines_figure
 from mithridate.report.picture import draw_room
-from mithridate.report.summary import CellView, SectionView, TableView, summarise
+from mithridate.report.views import CellView, SectionView, TableView, summarise
 
 
 def export(store: Store, directory: Path) -> list[Path]:

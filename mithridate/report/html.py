@@ -17,8 +17,8 @@ from mithridate.experiments.estimate import readable
 from mithridate.experiments.store import Store
 from mithridate.files import make_directory, shown, write_atomic
 from mithridate.report.picture import room_svg
-from mithridate.report.summary import CellView, omissions, summarise
 from mithridate.report.svg import line_chart
+from mithridate.report.views import CellView, omissions, summarise
 
 
 def render(store: Store, *, live: bool = False) -> str:

@@ -6,7 +6,7 @@ import math
 from html import escape
 
 from mithridate.report.figures import x_range
-from mithridate.report.summary import CurveView
+from mithridate.report.views import CurveView
 
 WIDTH, HEIGHT, LEFT, RIGHT, TOP, BOTTOM = 690, 340, 56, 200, 12, 40
 COLOURS = 8

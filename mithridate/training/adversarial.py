@@ -25,9 +25,9 @@ import torch
 from torch import Tensor
 
 from mithridate.agents.in_context import InContextAgent, load
-from mithridate.agents.resolve import make_agent, told
+from mithridate.agents.named import make_agent, told
 from mithridate.attackers import make_attacker
-from mithridate.attackers.mixture import MixtureAttacker
+from mithridate.attackers.population import Population
 from mithridate.config import AdversarialConfig
 from mithridate.envs import env_of
 from mithridate.errors import UserError
@@ -255,7 +255,7 @@ class AdversarialTraining:
             self.memory.append(Contexts.of(found, self.config.tasks, self.env.spec.horizon))
 
 
-def _population(config: AdversarialConfig) -> tuple[MixtureAttacker, Tensor]:
+def _population(config: AdversarialConfig) -> tuple[Population, Tensor]:
     """The tasks divided among the threats, and eps (M,) for each of them."""
     shares = np.array([threat.share for threat in config.threats])
     ends = np.round(shares.cumsum() / shares.sum() * config.tasks).astype(int)
@@ -276,7 +276,7 @@ def _population(config: AdversarialConfig) -> tuple[MixtureAttacker, Tensor]:
             attacker.learning = True  # type: ignore[union-attr]
         parts.append((int(size), attacker))
     eps = [_or(threat.eps, config.eps) for threat in config.threats]
-    return MixtureAttacker(parts), torch.tensor(np.repeat(eps, sizes), dtype=torch.float32)
+    return Population(parts), torch.tensor(np.repeat(eps, sizes), dtype=torch.float32)
 
 
 def _targets(config: AdversarialConfig, env: Env, start: InContextAgent) -> list[Agent | None]:

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from mithridate.agents.in_context import InContextAgent
-from mithridate.agents.resolve import AgentLike, make_agent, source_sha256, told
+from mithridate.agents.named import AgentLike, make_agent, source_sha256, told
 from mithridate.attackers import make_attacker
 from mithridate.config import AttackConfig, parse
 from mithridate.envs import env_of

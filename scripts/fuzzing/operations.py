@@ -27,7 +27,7 @@ from torch import Tensor
 
 from fuzzing.decoys import Place
 
-HOLE = "@@raw@@"
+HOLE = "raw"
 Step = dict[str, Any]
 
 

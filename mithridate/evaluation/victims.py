@@ -1,71 +1,16 @@
-"""From what a user says to an agent: a name, a model, 'module:Class', or an object."""
+"""Whom an evaluation measures: agents under labels, in several replications."""
 
 from __future__ import annotations
 
 import fnmatch
 import glob
-import hashlib
-import os
 import re
-import sys
 from collections.abc import Mapping, Sequence
-from pathlib import Path
-from typing import Any
 
-from mithridate.agents.adapt import as_agent
-from mithridate.agents.in_context import load
-from mithridate.errors import UserError, shown, unknown
-from mithridate.files import read_bytes
+from mithridate.agents.named import AgentLike, Told, make_agent
+from mithridate.errors import UserError, shown
 from mithridate.model.weights import zoo_names
-from mithridate.registry import AGENTS, parse_call
-from mithridate.types import Agent, Follows
-from mithridate.users_code import import_module
-
-AgentLike = Any
-"""str, an Agent, a plain single-task agent, or the class of either."""
-
-
-Told = Mapping[str, float]
-"""What an algorithm may be told about the situation it is in, by name."""
-
-
-def told(config: Any, eps: float | None = None, budget: float | None = None) -> Told:
-    """What a configuration with an environment, eps and a budget (or others in their place) says to
-    algorithms that ask: the paper's robust baselines are told how much corruption there is, and
-    all are told the noise."""
-    eps = config.eps if eps is None else eps
-    known = {"eps": eps, "trimmed": min(eps, 0.49)}  # more than half cannot be trimmed away
-    known["budget"] = config.budget if budget is None else budget
-    noise = getattr(config.env, "noise_std", None)
-    return known if noise is None else known | {"noise_std": max(float(noise), 1e-3)}
-
-
-def make_agent(agent: AgentLike, situation: Told | None = None) -> tuple[str, Agent]:
-    """A label and the agent. What it is not given, and what follows from the `situation`, does
-    (`follows` of its class). Strings may be
-
-    - a registered name, with parameters if wanted: 'ts', 'ucb1(constant=1,form=fixed)';
-    - a shipped model ('dpt-bandit-s0'), a run's directory or a .safetensors file;
-    - 'module:Class', a class of the user's.
-    """
-    if not isinstance(agent, str):
-        name = agent.__name__ if isinstance(agent, type) else type(agent).__name__
-        return name, as_agent(agent)
-    name, parameters = parse_call(agent)
-    if AGENTS.known(name) is not None:
-        follows: Follows = getattr(AGENTS.get(name), "follows", {})
-        known = situation or {}
-        defaults = {field: known[fact] for field, fact in follows.items() if fact in known}
-        return agent, AGENTS.create(name, **{**defaults, **parameters})
-    if name in zoo_names() or name.endswith(".safetensors") or os.path.isdir(name):
-        if parameters.keys() - {"greedy", "temperature"}:
-            raise UserError(f"agent '{agent}': a trained model takes only greedy and temperature")
-        return agent, load(name, **parameters)
-    if ":" in name:
-        if parameters:
-            raise UserError(f"agent '{agent}': parameters are not passed to a class of your own")
-        return name.partition(":")[2], as_agent(_import(name))
-    raise unknown("agent", name, [*AGENTS.names(), *zoo_names()])
+from mithridate.types import Agent
 
 
 class Victim:
@@ -155,22 +100,3 @@ def split_names(text: str, option: str = "--agents") -> list[str]:
     if not all(names):
         raise UserError(f"{option} '{text}': expected names separated by commas")
     return names
-
-
-def _import(name: str) -> Any:
-    """The object that 'package.module:Class' names; modules in the working directory count."""
-    module_name, _, attribute = name.partition(":")
-    module = import_module(module_name, f"agent '{name}'")
-    try:
-        return getattr(module, attribute)
-    except AttributeError:
-        raise UserError(f"agent '{name}': module {module_name} has no '{attribute}'") from None
-
-
-def source_sha256(name: str) -> str | None:
-    """Fingerprint of the file that defines 'package.module:Class', if there is one."""
-    _import(name)
-    path = getattr(sys.modules[name.partition(":")[0]], "__file__", None)
-    if path is None:
-        return None
-    return hashlib.sha256(read_bytes(Path(path), "source")).hexdigest()

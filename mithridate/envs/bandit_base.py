@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from mithridate.config import EnvConfig, NonNegativeFloat, Positive
-from mithridate.envs.poisoned_arms import poisoned, random_offsets
+from mithridate.envs.bandit_poison import poisoned, random_offsets
 from mithridate.rng import Rng, TaskStreams
 from mithridate.types import Contexts, EnvSpec, Metric, Poison, Tasks, Trajectory
 

@@ -12,7 +12,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from mithridate.attackers.offsets import OffsetAttacker, arm_means
+from mithridate.attackers.arm_offsets import ArmOffsets, arm_means
 from mithridate.budget import norm, project
 from mithridate.config import Config, NonNegativeFloat
 from mithridate.registry import ATTACKERS
@@ -25,7 +25,7 @@ class StructuredConfig(Config):
     """Bound B on the norm of the offsets; all of it is used."""
 
 
-class StructuredAttacker(OffsetAttacker):
+class StructuredAttacker(ArmOffsets):
     """`best` and `worst`: what is added to those arms, in units of the budget."""
 
     Config = StructuredConfig
@@ -75,7 +75,7 @@ class MirrorConfig(StructuredConfig):
 
 
 @ATTACKERS.register("mirror")
-class Mirror(OffsetAttacker):
+class Mirror(ArmOffsets):
     """Reflects the arms' means at their average: poisoned rewards are what plausible arms would
     yield, only in the opposite order. It is cheap, and hard on whoever looks for outliers."""
 

@@ -11,14 +11,9 @@ from typing import Any, Literal
 from mithridate.config import EnvConfig, EvaluateConfig, parse
 from mithridate.envs import make_env
 from mithridate.errors import UserError
-from mithridate.evaluation.checks import (
-    Cells,
-    Flag,
-    best_other,
-    flags,
-    paired_difference,
-)
+from mithridate.evaluation.cells import Cells, best_other, paired_difference
 from mithridate.evaluation.episode import Room
+from mithridate.evaluation.flags import Flag, flags
 from mithridate.evaluation.kinds import Heading, heading_of
 from mithridate.experiments.artifacts import Artifact
 from mithridate.experiments.formats import About, Graph

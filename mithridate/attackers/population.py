@@ -11,7 +11,7 @@ from mithridate.rng import TaskStreams
 from mithridate.types import Attacker, EnvSpec, Step, Tasks
 
 
-class MixtureAttacker:
+class Population:
     """`parts`: how many tasks, and who attacks them (nobody, if None)."""
 
     def __init__(self, parts: Sequence[tuple[int, Attacker | None]]) -> None:

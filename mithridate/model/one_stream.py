@@ -18,7 +18,7 @@ from mithridate.model.transformer import Transformer
 from mithridate.types import Contexts, EnvSpec, Observation, Transition
 
 
-class InContextModel(ContextModel):
+class OneStreamModel(ContextModel):
     def __init__(self, config: ModelConfig, spec: EnvSpec) -> None:
         super().__init__()
         if spec.observation is not None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from mithridate.attackers.tabular import OFFSETS, OffsetTable
+from mithridate.attackers.offset_tables import OffsetTable, certain
 from mithridate.config import IN_ROOMS, Config, NonNegativeFloat
 from mithridate.errors import UserError
 from mithridate.registry import ATTACKERS
@@ -88,9 +88,3 @@ class Decoys(RoomAttacker):
         drawn = rng.uniform(rewards.shape[1]).to(rewards.device) < 1 / 3
         empty = ((rewards == 0) & drawn).float()
         return (rewards == 1).float() - (rewards == 2).float() + empty
-
-
-def certain(offsets: Tensor) -> Tensor:
-    """Probabilities (..., 3) of offsets −1, 0 or 1 (...) that are always the same."""
-    choices = torch.tensor(OFFSETS, device=offsets.device)
-    return (offsets[..., None] == choices).float()

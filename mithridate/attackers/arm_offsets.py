@@ -14,7 +14,7 @@ from mithridate.types import EnvSpec, Step, Tasks
 NEEDS_ARMS = "needs an environment whose tasks are arms"
 
 
-class OffsetAttacker:
+class ArmOffsets:
     """The proposed reward is r + N(offset(arm), spread(arm)²). Subclasses say what they are."""
 
     def __init__(self) -> None:
