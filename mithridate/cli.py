@@ -10,28 +10,13 @@ import sys
 import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from rich.console import Console
-from rich.table import Table
 
-from mithridate.commands import experiments, picture, training
-from mithridate.commands.options import (
-    Budget,
-    EnvName,
-    Eps,
-    Json,
-    Preset,
-    Seed,
-    Sets,
-    documents_apart,
-    print_json,
-    wide_console,
-)
+from mithridate.commands import evaluate, experiments, machine, picture, training
+from mithridate.commands.options import documents_apart
 from mithridate.errors import Caution, Interrupted, TrainingDiverged, UserError, shown
-from mithridate.evaluation.kinds import spoken
 from mithridate.users_code import import_extensions
 
 app = typer.Typer(
@@ -61,144 +46,8 @@ def _root(
     pass
 
 
-training.add_to(app)
-
-
-@app.command()
-def evaluate(
-    env: EnvName,
-    agents: Annotated[
-        str,
-        typer.Option(
-            help="Comma-separated: registered agents (ts, ucb1(constant=1), …), shipped models, "
-            "run directories, .safetensors files, or module:Class of your own. LABEL=NAME gives a "
-            "label; a pattern such as AT-DPT=at-dpt-bandit-s* is one agent with replications."
-        ),
-    ],
-    preset: Preset = "laptop",
-    tasks: Annotated[int | None, typer.Option(help="Tasks per replication.")] = None,
-    replications: Annotated[int | None, typer.Option(help="Independent repetitions.")] = None,
-    attackers: Annotated[
-        str | None,
-        typer.Option(
-            help="Comma-separated: none (default), uniform, raise_worst, lower_best, swap, mirror, "
-            "few_arms, files of `mithridate attack`, or kinds that are trained now: "
-            f"{spoken()}; without (AGENT), against every agent."
-        ),
-    ] = None,
-    eps: Eps = None,
-    budget: Budget = None,
-    seed: Seed = None,
-    sets: Sets = None,
-    figure: Annotated[Path | None, typer.Option(help="Save the curves over time here.")] = None,
-    as_json: Json = False,
-) -> None:
-    """Measure agents on fresh tasks: all of them meet the same tasks with the same luck.
-
-    With several attackers it prints the matrix of agents × attackers, in the paper's colours and
-    with the paper's values.
-    """
-    from mithridate.agents.named import told
-    from mithridate.config import EvaluateConfig, resolve
-    from mithridate.evaluation.columns import make_columns
-    from mithridate.evaluation.crossplay import evaluate_config
-    from mithridate.evaluation.victims import make_victims, split_names
-    from mithridate.progress import TrainingProgress, counting
-    from mithridate.report.figures import check_figure, score_curves
-    from mithridate.report.terminal import evaluation_table
-
-    config = resolve(
-        EvaluateConfig, "evaluate", env, preset, sets or (), seed=seed, tasks=tasks,
-        replications=replications, eps=eps, budget=budget,
-        attackers=None if attackers is None else tuple(split_names(attackers, "--attackers")),
-    )  # fmt: skip
-    if figure is not None:
-        check_figure(figure)
-    names = split_names(agents)
-    victims = make_victims(
-        names, told(config)
-    )  # a wrong name should not cost the time of the ones before it
-    with TrainingProgress("attack") as progress:
-        columns = make_columns(
-            config, victims, lambda label, r: [progress.another(f"attack {label} #{r + 1}")]
-        )
-    blocks = -(-config.tasks // config.block)
-    episodes = sum(v.episodes() for v in victims)
-    total = episodes * len(columns) * config.replications * blocks * config.env.horizon
-    with counting(f"evaluate {env}", total) as on_step:
-        evaluation = evaluate_config(config, names, columns=columns, on_step=on_step)
-    if figure is not None:
-        score_curves(evaluation, figure)
-    if as_json:
-        print_json(evaluation.to_json())
-    else:
-        wide_console().print(evaluation_table(evaluation))
-
-
-@app.command()
-def demo(
-    out: Annotated[Path, typer.Option(help="Where attackers and the figure go.")] = Path(
-        "demo_output"
-    ),
-) -> None:
-    """Train attackers live against AT-DPT, DPT, TS and crUCB, and show who survives whom."""
-    from mithridate.demo import run
-
-    run(out, wide_console())
-
-
-@app.command()
-def doctor(as_json: Json = False) -> None:
-    """Show versions, cores, device, native kernels, extras and shipped models."""
-    from mithridate.doctor import examine
-
-    found = examine()
-    if as_json:
-        print_json(found)
-        return
-    table = Table(show_header=False, box=None)
-    for key, value in found.items():
-        rows = value.items() if isinstance(value, dict) else [("", value)]
-        for name, item in rows:
-            shown = {True: "yes", False: "no"}.get(item, item) if isinstance(item, bool) else item
-            text = ", ".join(shown) or "none" if isinstance(shown, list) else str(shown)
-            table.add_row(f"{key.replace('_', ' ')} {name}".strip(), text)
-    Console().print(table)
-
-
-@app.command()
-def bench(
-    threads: Annotated[
-        int, typer.Option(min=1, max=1024, help="CPU threads for us and for the peers.")
-    ] = 2,
-    quick: Annotated[
-        bool, typer.Option("--quick", help="Tiny sizes: shows that it works, not how fast.")
-    ] = False,
-    only: Annotated[
-        str | None,
-        typer.Option(
-            metavar="<part>", help="One part: train_step, rollout, room_rollout or growth."
-        ),
-    ] = None,
-    as_json: Json = False,
-) -> None:
-    """Time training steps and rollouts against named peers, side by side in one run."""
-    from mithridate.bench.report import bench_tables
-    from mithridate.bench.run import FULL, QUICK
-    from mithridate.bench.run import bench as run_bench
-
-    progress = Console(stderr=True)
-    say = (lambda text: progress.print(f"… {text}")) if progress.is_terminal else lambda text: None
-    document = run_bench(QUICK if quick else FULL, threads, say, only)
-    if as_json:
-        print_json(document)
-    else:
-        for table in bench_tables(document):
-            Console().print(table)
-
-
-picture.add_to(app)
-experiments.add_to(app)
+for commands in (training, evaluate, machine, picture, experiments):
+    commands.add_to(app)
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

@@ -8,7 +8,6 @@ from pathlib import Path
 from rich.console import Console
 
 from mithridate.agents.named import told
-from mithridate.config import EvaluateConfig, resolve
 from mithridate.evaluation.columns import make_columns
 from mithridate.evaluation.crossplay import Evaluation, evaluate_config
 from mithridate.evaluation.victims import make_victims
@@ -16,6 +15,8 @@ from mithridate.files import make_directory
 from mithridate.progress import TrainingProgress, counting
 from mithridate.report.figures import score_curves
 from mithridate.report.terminal import matrix_table
+from mithridate.settings import resolve
+from mithridate.stage_config import EvaluateConfig
 
 TASKS = 100
 REPLICATIONS = 2
@@ -55,4 +56,4 @@ def _matrix(out: Path) -> Evaluation:
         )  # fmt: skip
     steps = len(victims) * len(columns) * REPLICATIONS * config.env.horizon
     with counting("evaluate bandit", steps) as on_step:
-        return evaluate_config(config, list(AGENTS), columns=columns, on_step=on_step)
+        return evaluate_config(config, victims, columns=columns, on_step=on_step)

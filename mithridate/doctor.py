@@ -17,17 +17,17 @@ EXTRAS = {"bench": ("transformers",), "ray": ("ray",), "tensorboard": ("tensorbo
 
 
 def examine() -> dict[str, Any]:
-    accelerator = "cpu"
+    accelerator = "none"
     if torch.cuda.is_available():
-        accelerator = torch.cuda.get_device_name()
+        accelerator = f"{torch.cuda.get_device_name()}, not used"
     elif torch.backends.mps.is_available():
-        accelerator = "mps"
+        accelerator = "mps, not used"
     return {
         "versions": versions(),
         "machine": platform.machine(),
         "cores": os.cpu_count(),
         "torch_threads": torch.get_num_threads(),
-        "device": accelerator,
+        "accelerator": accelerator,
         "native_kernels": kernels() is not None,
         "native_description": description(),
         "extras": {name: all(map(installed, needs)) for name, needs in EXTRAS.items()},

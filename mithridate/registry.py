@@ -59,7 +59,7 @@ class Registry(Generic[T]):
 
     def create(self, name: str, /, **parameters: Any) -> Any:
         """An instance of the class called `name`, its `Config` filled from `parameters`."""
-        from mithridate.config import parse
+        from mithridate.settings import parse
 
         cls = self.get(name)
         config_type = getattr(cls, "Config", None)

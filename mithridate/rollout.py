@@ -14,6 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from mithridate.capabilities import is_episodic, is_learning, is_privileged
 from mithridate.errors import UserError, shown
 from mithridate.observations import describe, fits, own
 from mithridate.rng import Rng
@@ -43,20 +44,18 @@ def rollout(
     eps: float | Tensor = 0.0,
     *,
     rng: Rng,
-    episodes: int = 1,
     record_learning: bool = False,
     record_values: bool = False,
     on_step: Callable[[], None] | None = None,
 ) -> Trajectory:
     """Let `agent` act in every task; each reward is replaced with probability `eps` (a number, or
-    one for each task) by the attacker's. Only the last `episodes` episodes are recorded; an agent
-    with `learning_episodes` lives through those first; `record_learning` keeps them too.
-    `record_values` keeps what actions were worth in the last episode. `on_step` is called after
-    every step.
+    one for each task) by the attacker's. One episode is recorded; an agent that learns lives
+    through others first; `record_learning` keeps them too. `record_values` keeps what actions were
+    worth in the last episode. `on_step` is called after every step.
     """
     with blaming(agent, attacker, env):
         return _rollout(
-            env, tasks, agent, attacker, eps, rng, episodes, record_learning, record_values, on_step
+            env, tasks, agent, attacker, eps, rng, record_learning, record_values, on_step
         )
 
 
@@ -67,16 +66,15 @@ def _rollout(
     attacker: Attacker | None,
     eps: float | Tensor,
     rng: Rng,
-    episodes: int,
     record_learning: bool,
     record_values: bool,
     on_step: Callable[[], None] | None,
 ) -> Trajectory:
     spec, batch, device = env.spec, len(tasks), tasks.device
-    privileged = hasattr(agent, "reveal")
     secrets = Secrets(env, tasks.copy(), eps, attacker)
-    if privileged:
-        agent.reveal(secrets)  # type: ignore[attr-defined]
+    privileged = is_privileged(agent)
+    if is_privileged(agent):
+        agent.reveal(secrets)
     agent.reset(spec, batch, rng.child("agent").streams(tasks.luck, device))
     if attacker is not None:
         attacker.reset(spec, tasks.copy(), rng.child("attacker").streams(tasks.luck, device))
@@ -84,10 +82,10 @@ def _rollout(
     learning = _learning_episodes(agent)
     first = -learning if record_learning else 0
     keyed = spec.n_attack_keys > 1
-    record = _Recorder(batch, first, episodes - first, spec.horizon, device, keyed)
+    record = _Recorder(batch, first, spec.horizon, device, keyed)
     key = torch.zeros(batch, dtype=torch.int64, device=device)
     values: list[Tensor] = []  # (B, A) each
-    for episode in range(-learning, episodes):
+    for episode in range(-learning, 1):
         if episode in (-learning, 0):
             # Learning has luck of its own, so that in what is measured all agents have the same.
             luck = rng.child("learning") if episode < 0 else rng
@@ -96,7 +94,8 @@ def _rollout(
         state = env.reset(tasks)
         obs = own(_observed(env.observe(state), spec, batch))
         record.begin(episode, obs)
-        getattr(agent, "begin_episode", _nothing)()
+        if is_episodic(agent):
+            agent.begin_episode()
         for t in range(spec.horizon):
             if privileged:
                 secrets.state = own(state)
@@ -104,7 +103,7 @@ def _rollout(
             optimal = env.optimal_action(tasks, state)
             if keyed:
                 key = _keys(env.attack_key(tasks, state), spec, batch)
-            if record_values and episode == episodes - 1 and (state is not None or not values):
+            if record_values and episode == 0 and (state is not None or not values):
                 values.append(env.action_values(tasks, state))
             next_state, paid = env.step(tasks, state, actions, noise.normal(spec.noise_size))
             true = _rewards(paid, batch, env)
@@ -112,9 +111,7 @@ def _rollout(
             hit = contamination.uniform().squeeze(1) < eps  # (B,)
             proposed = true
             if attacker is not None:
-                step = Step(
-                    t, own(obs), own(state), own(actions), own(true), own(next_obs), own(key)
-                )
+                step = Step(own(obs), own(state), own(actions), own(true), own(next_obs), own(key))
                 proposed = _rewards(attacker.poison(step), batch, attacker)
             observed = torch.where(hit, proposed, true)
             record.step(
@@ -126,7 +123,8 @@ def _rollout(
             state, obs = next_state, next_obs
             if on_step is not None:
                 on_step()
-        getattr(agent, "end_episode", _nothing)()
+        if is_episodic(agent):
+            agent.end_episode()
     if record_values and state is not None:
         values.append(env.action_values(tasks, state))
     return record.trajectory(
@@ -134,12 +132,8 @@ def _rollout(
     )
 
 
-def _nothing() -> None:
-    pass
-
-
 def _learning_episodes(agent: Agent) -> int:
-    found: Any = getattr(agent, "learning_episodes", 0)
+    found: Any = agent.learning_episodes if is_learning(agent) else 0
     if isinstance(found, bool) or not isinstance(found, int) or not 0 <= found <= MOST_EPISODES:
         raise UserError(
             f"agent {type(agent).__name__}: learning_episodes must be a whole number in "
@@ -223,10 +217,10 @@ class _Recorder:
     """Pre-allocated storage for a Trajectory. Episodes before the `first` are not kept."""
 
     def __init__(
-        self, batch: int, first: int, episodes: int, horizon: int, device: torch.device,
-        keyed: bool,
-    ) -> None:  # fmt: skip
+        self, batch: int, first: int, horizon: int, device: torch.device, keyed: bool
+    ) -> None:
         self._first, self._horizon = first, horizon
+        episodes = 1 - first
         shape = (episodes * horizon, batch)  # a step is a row, and written at once
         require(STEP * math.prod(shape), f"{episodes} episodes of {batch} tasks")
         types = {

@@ -9,18 +9,16 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from mithridate.config import (
+from mithridate.config import Config, EnvConfig, ModelConfig
+from mithridate.errors import UserError
+from mithridate.stage_config import (
     AdversarialConfig,
     AttackConfig,
     BatchesConfig,
-    Config,
     DistillConfig,
-    EnvConfig,
     EvaluateConfig,
-    ModelConfig,
     PretrainConfig,
 )
-from mithridate.errors import UserError
 
 STEP = 48
 """Bytes of one step of one task in a trajectory."""

@@ -88,6 +88,11 @@ def unpacked(data: bytes, name: str) -> tuple[dict[str, Tensor], dict[str, Any]]
     return tensors, metadata
 
 
+def prefixed(prefix: str, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """`tensors` as a part of more: what `part` undoes."""
+    return {f"{prefix}{name}": tensor for name, tensor in tensors.items()}
+
+
 def part(tensors: dict[str, Tensor], prefix: str) -> dict[str, Tensor]:
     """Those whose names begin with `prefix`, without it."""
     return {k.removeprefix(prefix): t for k, t in tensors.items() if k.startswith(prefix)}

@@ -196,7 +196,6 @@ class Trajectory:
 class Step:
     """One step of B tasks, as an attacker sees it."""
 
-    t: int
     observation: Observation
     state: State
     actions: Tensor
@@ -210,8 +209,7 @@ class Step:
 
     def select(self, rows: slice) -> Step:
         """Some of the tasks. (A state is a tensor, a dict of tensors, or nothing.)"""
-        parts = {name: rows_of(value, rows) for name, value in vars(self).items() if name != "t"}
-        return Step(t=self.t, **parts)
+        return Step(**{name: rows_of(value, rows) for name, value in vars(self).items()})
 
 
 @dataclass
@@ -234,6 +232,8 @@ class Env(Protocol):
     """Attackers for it that need no learning."""
     learned_attack: str
     """The attacker that `learned` stands for."""
+    budget: float
+    """What an attacker may spend, unless told."""
     peer: str | None
     """An agent that adversarial training compares the model with, if it is cheap."""
 
@@ -282,9 +282,8 @@ class Env(Protocol):
 class Agent(Protocol):
     """Anything that acts. One `reset` per batch of tasks, never between episodes.
 
-    Optional: `begin_episode()` and `end_episode()`; `learning_episodes`, how many episodes it
-    learns for before the evaluated one; and, for oracles, `reveal(secrets)`, called before
-    `reset`, which marks the agent as privileged.
+    What it may do besides is in capabilities.py: learn for some episodes before the evaluated one,
+    hear when episodes begin and end, and, if it is an oracle, be told secrets.
     """
 
     def reset(self, spec: EnvSpec, batch: int, rng: TaskStreams) -> None: ...
@@ -301,8 +300,7 @@ class Agent(Protocol):
 class Attacker(Protocol):
     """Corrupts rewards. It sees the true ones; the victim is a black box to it.
 
-    Attackers that learn also have `update(trajectory)`, which returns what to log, `tensors()` and
-    `load_tensors(tensors)`, and a flag `learning` that is set while they do.
+    What it may do besides is in capabilities.py: learn, forget tasks, and show what it adds.
     """
 
     def reset(self, spec: EnvSpec, tasks: Tasks, rng: TaskStreams) -> None: ...

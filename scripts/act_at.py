@@ -10,9 +10,10 @@ import argparse
 
 import torch
 
-from mithridate.config import AdversarialConfig, parse
 from mithridate.errors import UserError
 from mithridate.model.weights import find, load_model, write_model
+from mithridate.settings import parse
+from mithridate.stage_config import AdversarialConfig
 from mithridate.training.adversarial import AdversarialTraining
 
 

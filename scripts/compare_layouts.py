@@ -15,12 +15,13 @@ from typing import Any
 import torch
 
 from mithridate.agents.in_context import InContextAgent
-from mithridate.config import PretrainConfig, resolve
 from mithridate.intervals import mean_ci95
 from mithridate.model.optimiser import Optimiser
 from mithridate.model.query_first import QueryFirstModel
 from mithridate.rng import Rng
 from mithridate.rollout import rollout
+from mithridate.settings import resolve
+from mithridate.stage_config import PretrainConfig
 from mithridate.training.pretrain import Pretraining
 from mithridate.types import Contexts
 

@@ -9,8 +9,9 @@ import argparse
 import shutil
 from pathlib import Path
 
-from mithridate.config import AdversarialConfig, DistillConfig, PretrainConfig, parse
 from mithridate.model.weights import ZOO, load_model
+from mithridate.settings import parse
+from mithridate.stage_config import AdversarialConfig, DistillConfig, PretrainConfig
 
 KINDS = {"dpt": PretrainConfig, "ad": DistillConfig, "at-dpt": AdversarialConfig}
 

@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from mithridate.config import PretrainConfig, resolve
+from mithridate.settings import resolve
+from mithridate.stage_config import PretrainConfig
 from mithridate.training.pretrain import pretrain
 
 

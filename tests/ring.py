@@ -43,6 +43,7 @@ class Ring:
     Config = RingConfig
     attacks = ("uniform",)
     learned_attack = "tabular"
+    budget = 10.0
     peer = None
     presets: ClassVar[dict[str, Any]] = {
         "pretrain": {

@@ -5,13 +5,15 @@ from dataclasses import replace
 import pytest
 import torch
 
-from mithridate.attackers.adaptive import AdaptiveAttacker, gains, returns
-from mithridate.config import AttackConfig, resolve
+from mithridate.attackers.adaptive import AdaptiveAttacker, gains
 from mithridate.envs import make_env
 from mithridate.errors import UserError
 from mithridate.registry import AGENTS, ATTACKERS
+from mithridate.returns import returns_after
 from mithridate.rng import Rng
 from mithridate.rollout import rollout
+from mithridate.settings import resolve
+from mithridate.stage_config import AttackConfig
 from mithridate.training.attack import AttackTraining, LearnedAttack, attack
 
 SMALL = {"layers": 2, "heads": 2, "width": 16}
@@ -107,7 +109,7 @@ def test_within_the_budget_nothing_is_cut(env):
 
 def test_returns():
     rewards = torch.tensor([[1.0, 2.0, 3.0]])
-    torch.testing.assert_close(returns(rewards, 0.5), torch.tensor([[3.5, 3.0, 0.0]]))
+    torch.testing.assert_close(returns_after(rewards, 0.5), torch.tensor([[3.5, 3.0, 0.0]]))
 
 
 def test_gains_know_neither_the_task_nor_the_time():

@@ -14,7 +14,6 @@ import torch
 from mithridate.agents.in_context import load
 from mithridate.attackers.adaptive import AdaptiveAttacker
 from mithridate.attackers.gaussian import GaussianAttacker
-from mithridate.config import AdversarialConfig, parse, resolve
 from mithridate.envs import make_env
 from mithridate.envs.bandit_poison import poisoned, random_offsets
 from mithridate.errors import TrainingDiverged, UserError
@@ -23,12 +22,10 @@ from mithridate.model.weights import load_model, save_model
 from mithridate.registry import AGENTS, ATTACKERS
 from mithridate.rng import Rng
 from mithridate.rollout import rollout
+from mithridate.settings import parse, resolve
+from mithridate.stage_config import AdversarialConfig
 from mithridate.tensor_files import tensors_sha256
-from mithridate.training.adversarial import (
-    AdversarialTraining,
-    train_adversarially,
-    with_fingerprint,
-)
+from mithridate.training.adversarial import AdversarialTraining, train_adversarially
 from mithridate.training.run_directory import read_log
 
 
@@ -223,9 +220,9 @@ def test_attackers_may_chase_a_rival(smoke_model, tmp_path):
     with torch.no_grad():
         model.head.bias += 1.0
     save_model(rival, model, card)
-    config = with_fingerprint(smoke(smoke_model, threats, f"rival={rival}"))
+    trainee = AdversarialTraining(smoke(smoke_model, threats, f"rival={rival}"))
+    config = trainee.config
     assert config.rival_sha256 == tensors_sha256(model.state_dict()) != config.start_sha256
-    trainee = AdversarialTraining(config)
     torch.testing.assert_close(trainee.targets[0].model.head.bias, model.head.bias)
     with torch.no_grad():
         model.head.bias += 1.0

@@ -3,11 +3,12 @@
 import pytest
 import torch
 
-from mithridate.config import AttackConfig, resolve
 from mithridate.envs import make_env
 from mithridate.errors import UserError
 from mithridate.registry import AGENTS
 from mithridate.rng import Rng
+from mithridate.settings import resolve
+from mithridate.stage_config import AttackConfig
 from mithridate.training.attack import AttackTraining, LearnedAttack, attack
 from mithridate.training.run_directory import read_log
 

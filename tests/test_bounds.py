@@ -8,9 +8,10 @@ import pytest
 import mithridate as mi
 from mithridate import sizes
 from mithridate.agents.named import make_agent, told
-from mithridate.config import AttackConfig, EvaluateConfig, PretrainConfig, parse, resolve
 from mithridate.errors import Caution, UserError
 from mithridate.registry import AGENTS, ATTACKERS, ENVS
+from mithridate.settings import parse, resolve
+from mithridate.stage_config import AttackConfig, EvaluateConfig, PretrainConfig
 
 TOO_MUCH = [
     ("evaluate", ["--budget", "1e20"]),

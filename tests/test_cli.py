@@ -159,7 +159,7 @@ def test_doctor(command):
     found = json.loads(stdout)
     assert code == 0
     assert found["cores"] == os.cpu_count()
-    assert {"versions", "device", "native_kernels", "extras", "zoo"} <= found.keys()
+    assert {"versions", "accelerator", "native_kernels", "extras", "zoo"} <= found.keys()
     assert command("doctor")[0] == 0
 
 

@@ -1,21 +1,15 @@
 import pytest
 from pydantic import BaseModel
 
-from mithridate import config as configs
-from mithridate.config import (
-    AdversarialConfig,
-    Config,
-    DistillConfig,
-    EvaluateConfig,
-    PretrainConfig,
-    parse,
-    resolve,
-)
+from mithridate import config, stage_config
+from mithridate.config import Config, EnvConfig
 from mithridate.envs.bandit import Bandit
 from mithridate.envs.darkroom import Darkroom
 from mithridate.errors import UserError
 from mithridate.evaluation.crossplay import evaluate_config
 from mithridate.registry import AGENTS, ATTACKERS, ENVS
+from mithridate.settings import parse, resolve
+from mithridate.stage_config import AdversarialConfig, DistillConfig, EvaluateConfig, PretrainConfig
 from mithridate.training.adversarial import train_adversarially
 from mithridate.training.distill import distill
 from mithridate.training.pretrain import pretrain
@@ -78,11 +72,12 @@ def test_configs_are_frozen():
 
 def all_configs() -> set[type[Config]]:
     """Every configuration of the package: the stages', and those of all registered classes."""
-    found = {c for c in vars(configs).values() if isinstance(c, type) and issubclass(c, Config)}
+    both = [*vars(config).values(), *vars(stage_config).values()]
+    found = {c for c in both if isinstance(c, type) and issubclass(c, Config)}
     for registry in (ENVS, AGENTS, ATTACKERS):
         classes = [registry.get(name) for name in registry.names()]
         found |= {cls.Config for cls in classes if hasattr(cls, "Config")}
-    return found - {Config, configs.EnvConfig}
+    return found - {Config, EnvConfig}
 
 
 def test_every_field_is_read_by_somebody(monkeypatch, tmp_path):

@@ -4,16 +4,7 @@ import pytest
 import torch
 
 from mithridate.agents.in_context import InContextAgent
-from mithridate.config import (
-    PRESETS,
-    AdversarialConfig,
-    AttackConfig,
-    DistillConfig,
-    EvaluateConfig,
-    ModelConfig,
-    PretrainConfig,
-    resolve,
-)
+from mithridate.config import ModelConfig
 from mithridate.envs import env_of
 from mithridate.errors import UserError
 from mithridate.model.layouts import make_model
@@ -21,6 +12,14 @@ from mithridate.native import kernels
 from mithridate.registry import AGENTS, ATTACKERS, ENVS
 from mithridate.rng import Rng
 from mithridate.rollout import rollout
+from mithridate.settings import PRESETS, resolve
+from mithridate.stage_config import (
+    AdversarialConfig,
+    AttackConfig,
+    DistillConfig,
+    EvaluateConfig,
+    PretrainConfig,
+)
 from mithridate.types import Poison
 
 FIELDS = (

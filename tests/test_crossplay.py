@@ -7,7 +7,6 @@ import sys
 import pytest
 import torch
 
-from mithridate.config import EvaluateConfig, resolve
 from mithridate.envs import make_env
 from mithridate.errors import UserError
 from mithridate.evaluation.columns import make_columns
@@ -16,6 +15,8 @@ from mithridate.evaluation.kinds import untrained
 from mithridate.evaluation.victims import make_victims, split_names
 from mithridate.report.paper import paper_clean, paper_value
 from mithridate.report.terminal import matrix_table, worst_attack
+from mithridate.settings import resolve
+from mithridate.stage_config import EvaluateConfig
 
 SMOKE = ("--preset", "smoke")
 

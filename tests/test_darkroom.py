@@ -17,9 +17,7 @@ from mithridate.attackers.tabular import (
     surprising_losses,
 )
 from mithridate.attackers.task_parameters import Episodes
-from mithridate.config import (
-    ModelConfig,
-)
+from mithridate.config import ModelConfig
 from mithridate.envs import make_env
 from mithridate.envs.darkroom import STAY, DarkroomTasks, transitions
 from mithridate.errors import UserError

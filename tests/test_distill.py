@@ -4,13 +4,14 @@ import pytest
 import torch
 
 from mithridate.agents.in_context import InContextAgent
-from mithridate.config import DistillConfig, resolve
 from mithridate.envs import make_env
 from mithridate.errors import UserError
 from mithridate.model.weights import load_model
 from mithridate.registry import AGENTS, ATTACKERS
 from mithridate.rng import Rng
 from mithridate.rollout import rollout
+from mithridate.settings import resolve
+from mithridate.stage_config import DistillConfig
 from mithridate.training.distill import Distillation, distill, histories
 
 

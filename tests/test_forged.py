@@ -9,9 +9,10 @@ import shutil
 import pytest
 import torch
 
-from mithridate.config import AttackConfig, PretrainConfig, resolve
 from mithridate.errors import UserError
 from mithridate.model.weights import load_model, write_model
+from mithridate.settings import resolve
+from mithridate.stage_config import AttackConfig, PretrainConfig
 from mithridate.tensor_files import packed, read_tensors, write_sealed
 from mithridate.training.attack import LearnedAttack, attack
 from mithridate.training.pretrain import Pretraining, pretrain

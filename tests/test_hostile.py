@@ -6,13 +6,14 @@ import dataclasses
 import pytest
 import torch
 
-from mithridate.config import EvaluateConfig, resolve
 from mithridate.envs import env_of
 from mithridate.errors import UserError
 from mithridate.evaluation.crossplay import evaluate
 from mithridate.registry import AGENTS, ATTACKERS, ENVS
 from mithridate.rng import Rng
 from mithridate.rollout import rollout
+from mithridate.settings import resolve
+from mithridate.stage_config import EvaluateConfig
 
 
 @pytest.fixture(params=ENVS.names())

@@ -8,14 +8,7 @@ from ring import SEEN, Ring
 from safetensors.torch import load_file
 
 from mithridate.agents.in_context import InContextAgent, load
-from mithridate.config import (
-    AdversarialConfig,
-    AttackConfig,
-    DistillConfig,
-    ModelConfig,
-    PretrainConfig,
-    resolve,
-)
+from mithridate.config import ModelConfig
 from mithridate.envs import make_env
 from mithridate.errors import UserError
 from mithridate.evaluation.crossplay import evaluate
@@ -24,6 +17,8 @@ from mithridate.observations import Array, States, describe, fits
 from mithridate.registry import AGENTS, ATTACKERS, ENVS
 from mithridate.rng import Rng
 from mithridate.rollout import rollout
+from mithridate.settings import resolve
+from mithridate.stage_config import AdversarialConfig, AttackConfig, DistillConfig, PretrainConfig
 from mithridate.training.adversarial import train_adversarially
 from mithridate.training.attack import LearnedAttack, attack
 from mithridate.training.distill import distill
@@ -62,7 +57,9 @@ def some_model(spec, seed=0):
 
 def test_a_trajectory_keeps_each_observation_once(env):
     tasks = env.sample_tasks(5, Rng(0))
-    lived = rollout(env, tasks, AGENTS.create("uniform"), rng=Rng(1), episodes=2)
+    agent = AGENTS.create("uniform")
+    agent.learning_episodes = 1
+    lived = rollout(env, tasks, agent, rng=Rng(1), record_learning=True)
     assert lived.observations["image"].dtype == torch.uint8
     assert lived.observations["image"].shape == (5, 2, 13, 8, 8, 3)
     assert lived.observations["place"].shape == (5, 2, 13, 2)

@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 
 from mithridate.agents.in_context import InContextAgent, load
-from mithridate.config import AdversarialConfig, PretrainConfig, resolve
+from mithridate.capabilities import Added
 from mithridate.envs import make_env
 from mithridate.envs.bandit_poison import on_good_arms
 from mithridate.envs.linear_bandit_actors import (
@@ -23,6 +23,8 @@ from mithridate.model.layouts import make_model
 from mithridate.registry import AGENTS, ATTACKERS
 from mithridate.rng import Rng
 from mithridate.rollout import rollout
+from mithridate.settings import resolve
+from mithridate.stage_config import AdversarialConfig, PretrainConfig
 from mithridate.training.adversarial import train_adversarially
 from mithridate.training.pretrain import pretrain
 from mithridate.types import Poison
@@ -284,8 +286,7 @@ class Alternating:
     offsets = None
 
     def __init__(self, spreads):
-        if spreads is not None:
-            self.spreads = spreads
+        self.spreads = spreads
 
     def reset(self, spec, tasks, rng):
         self.offsets = torch.full((len(tasks), spec.n_actions), 2.0)
@@ -293,6 +294,10 @@ class Alternating:
     def poison(self, step):
         self.offsets = -self.offsets
         return step.true_rewards + self.offsets[:, 0]
+
+    def adds(self):
+        spread = None if self.spreads is None else self.spreads[:, None]
+        return Added(self.offsets[:, None], spread)
 
     def cost(self):
         return torch.zeros(len(self.offsets))

@@ -5,7 +5,6 @@ import json
 import pytest
 
 import mithridate as mi
-from mithridate.config import PRESETS, AttackConfig, EvaluateConfig, resolve
 from mithridate.envs import make_env
 from mithridate.errors import UserError
 from mithridate.evaluation.columns import attack_config
@@ -14,6 +13,8 @@ from mithridate.experiments.executors import run_graph
 from mithridate.experiments.plan import plan
 from mithridate.experiments.recipes import Level, Recipe, Row
 from mithridate.experiments.store import Store
+from mithridate.settings import PRESETS, resolve
+from mithridate.stage_config import AttackConfig, EvaluateConfig
 
 QUESTIONS = {
     "bandit": (("ts", "crucb"), "swap", 3.0),

@@ -11,10 +11,11 @@ import time
 import pytest
 import torch
 
-from mithridate.config import PretrainConfig, resolve
 from mithridate.errors import Interrupted, TrainingDiverged, UserError
 from mithridate.evaluation.crossplay import evaluate
 from mithridate.registry import ENVS
+from mithridate.settings import resolve
+from mithridate.stage_config import PretrainConfig
 from mithridate.training.pretrain import Pretraining, pretrain
 from mithridate.training.run_directory import RunDirectory, read_log
 

@@ -79,11 +79,26 @@ def test_learning_episodes_are_lived_but_not_recorded(env):
 
     agent = Learner()
     tasks = env.sample_tasks(2, Rng(0))
-    trajectory = rollout(env, tasks, agent, rng=Rng(1), episodes=2)
-    assert trajectory.actions.shape == (2, 400)
-    assert len(agent.rewards) == 5 * 200
-    assert agent.episodes == ["begin", "end"] * 5
+    trajectory = rollout(env, tasks, agent, rng=Rng(1))
+    assert trajectory.actions.shape == (2, 200)
+    assert len(agent.rewards) == 4 * 200
+    assert agent.episodes == ["begin", "end"] * 4
     assert torch.equal(torch.stack(agent.rewards[600:], 1), trajectory.observed_rewards)
+    every = rollout(env, tasks, agent, rng=Rng(1), record_learning=True)
+    assert every.actions.shape == (2, 800)
+    assert torch.equal(every.observed_rewards[:, 600:], trajectory.observed_rewards)
+
+
+def test_a_capability_is_had_whole_or_not_at_all(env):
+    class Misspelt(Listen):
+        def begin_episode(self):
+            pass
+
+        def ends_episode(self):
+            pass
+
+    with pytest.raises(UserError, match="Misspelt has 'begin_episode' but no 'end_episode'"):
+        rollout(env, env.sample_tasks(2, Rng(0)), Misspelt(), rng=Rng(1))
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from mithridate.attackers.offset_tables import OFFSETS, mean_offsets
+from mithridate.attackers.offset_tables import OFFSETS
 from mithridate.envs import make_env
 from mithridate.envs.darkroom import STAY, transitions
 from mithridate.envs.darkroom_poison import random_offsets
@@ -16,7 +16,7 @@ from mithridate.types import Poison
 def table(name, tasks, env, **parameters):
     attacker = ATTACKERS.create(name, **parameters)
     attacker.reset(env.spec, tasks, Rng(1).streams(tasks.ids))
-    return attacker, mean_offsets(attacker.probabilities)
+    return attacker, attacker.adds().mean
 
 
 @pytest.mark.parametrize(

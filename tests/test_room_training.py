@@ -8,18 +8,14 @@ import torch
 
 from mithridate.agents.q_learning import QLearning, QLearningConfig
 from mithridate.attackers.tabular import TabularAttacker
-from mithridate.config import (
-    AdversarialConfig,
-    AttackConfig,
-    PretrainConfig,
-    resolve,
-)
 from mithridate.envs import make_env
 from mithridate.envs.darkroom import transitions
 from mithridate.evaluation.victims import Victim
 from mithridate.registry import AGENTS
 from mithridate.rng import Rng
 from mithridate.rollout import rollout
+from mithridate.settings import resolve
+from mithridate.stage_config import AdversarialConfig, AttackConfig, PretrainConfig
 from mithridate.training.adversarial import AdversarialTraining, train_adversarially
 from mithridate.training.attack import AttackTraining
 from mithridate.training.pretrain import pretrain

@@ -53,7 +53,7 @@ class InContextAgent:
                 f"this model was trained for {describe(self.model.observation)}; "
                 f"the environment has {describe(spec.observation)}"
             )
-        features: Tensor | None = getattr(self.model, "features", None)
+        features = self.model.features
         if features is not None:
             here = None if spec.features is None else torch.tensor(spec.features)
             if here is None or not torch.equal(features.cpu(), here):

@@ -21,14 +21,7 @@ import torch
 from torch import Tensor
 
 from mithridate.agents.sampling import argmax_random_ties, sample
-from mithridate.config import (
-    Config,
-    Fraction,
-    NonNegativeFloat,
-    Points,
-    PositiveFloat,
-    Temperature,
-)
+from mithridate.config import Config, Fraction, NonNegativeFloat, Points, PositiveFloat, Temperature
 from mithridate.errors import UserError
 from mithridate.registry import AGENTS
 from mithridate.rng import TaskStreams

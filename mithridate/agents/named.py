@@ -9,12 +9,13 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from mithridate.agents.in_context import load
+from mithridate.agents.in_context import InContextAgent, load
 from mithridate.agents.single_task import as_agent
 from mithridate.errors import UserError, unknown
 from mithridate.files import read_bytes
 from mithridate.model.weights import zoo_names
 from mithridate.registry import AGENTS, parse_call
+from mithridate.tensor_files import tensors_sha256
 from mithridate.types import Agent, Follows
 from mithridate.users_code import import_module
 
@@ -33,8 +34,8 @@ def told(config: Any, eps: float | None = None, budget: float | None = None) -> 
     eps = config.eps if eps is None else eps
     known = {"eps": eps, "trimmed": min(eps, 0.49)}  # more than half cannot be trimmed away
     known["budget"] = config.budget if budget is None else budget
-    noise = getattr(config.env, "noise_std", None)
-    return known if noise is None else known | {"noise_std": max(float(noise), 1e-3)}
+    facts: Told = config.env.facts()
+    return known | dict(facts)
 
 
 def make_agent(agent: AgentLike, situation: Told | None = None) -> tuple[str, Agent]:
@@ -75,10 +76,12 @@ def _import(name: str) -> Any:
         raise UserError(f"agent '{name}': module {module_name} has no '{attribute}'") from None
 
 
-def source_sha256(name: str) -> str | None:
-    """Fingerprint of the file that defines 'package.module:Class', if there is one."""
-    _import(name)
-    path = getattr(sys.modules[name.partition(":")[0]], "__file__", None)
-    if path is None:
+def fingerprint(name: str, agent: Agent) -> str | None:
+    """Of an agent that may change under its name: of a model's weights, or of the file that defines
+    'package.module:Class', if there is one."""
+    if isinstance(agent, InContextAgent):
+        return tensors_sha256(agent.model.state_dict())
+    if ":" not in name:
         return None
-    return hashlib.sha256(read_bytes(Path(path), "source")).hexdigest()
+    path = getattr(sys.modules[name.partition(":")[0]], "__file__", None)
+    return None if path is None else hashlib.sha256(read_bytes(Path(path), "source")).hexdigest()

@@ -14,6 +14,7 @@ from mithridate.agents.sampling import sample
 from mithridate.config import Config, Fraction, NonNegative, PositiveFloat
 from mithridate.errors import UserError
 from mithridate.registry import AGENTS
+from mithridate.returns import discounted_returns
 from mithridate.rng import TaskStreams
 from mithridate.types import EnvSpec, Observation
 
@@ -54,14 +55,13 @@ class NPG:
         assert isinstance(obs, Tensor)
         self._seen.append((obs, actions, rewards))
 
+    def begin_episode(self) -> None:
+        pass
+
     def end_episode(self) -> None:
         states, actions, rewards = (torch.stack(x, 1) for x in zip(*self._seen, strict=True))
         self._seen = []
-        to_go = torch.empty_like(rewards)  # (B, T)
-        running = torch.zeros_like(rewards[:, 0])
-        for t in reversed(range(rewards.shape[1])):
-            running = rewards[:, t] + self.config.discount * running
-            to_go[:, t] = running
+        to_go = discounted_returns(rewards, self.config.discount)  # (B, T)
         _, count, width = self.logits.shape
         pair = states * width + actions
         q, visited = _means(pair, to_go, count * width)

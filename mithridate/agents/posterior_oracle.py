@@ -18,6 +18,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
+from mithridate.capabilities import has_rule, is_transparent
 from mithridate.config import Config, Points
 from mithridate.errors import UserError
 from mithridate.registry import AGENTS
@@ -45,10 +46,10 @@ class PosteriorOracle:
         self.secrets = secrets
 
     def reset(self, spec: EnvSpec, batch: int, rng: TaskStreams) -> None:
-        noise = getattr(self.secrets.env.config, "noise_std", None)
+        noise = self.secrets.env.config.facts().get("noise_std")
         if noise is None or spec.observation is not None:
             raise UserError("posterior_oracle needs a bandit with Gaussian noise")
-        self._noise = max(float(noise), 1e-3)
+        self._noise = noise
         self._rows = torch.arange(batch, device=rng.device)
         self.belief: _Arms | _Weights
         if spec.features is None:
@@ -70,19 +71,18 @@ class PosteriorOracle:
         attacker = self.secrets.attacker
         if attacker is None:
             return lambda means: _log_normal(rewards[:, None] - means, noise)
-        offsets: Tensor | None = getattr(attacker, "offsets", None)
-        if offsets is None:
+        if not is_transparent(attacker):
             raise UserError(f"posterior_oracle does not know {type(attacker).__name__}'s attacks")
+        added = attacker.adds()
         rule: Callable[[Tensor], Tensor] | None = None
         if self.config.knows == "rule":
-            rule = getattr(attacker, "rule", None)
-            if rule is None:
+            if not has_rule(attacker):
                 raise UserError("posterior_oracle(knows=rule): this attack has no rule; see mirror")
-        shift = offsets[self._rows, actions][:, None]  # (B, 1)
-        spreads: Tensor | None = getattr(attacker, "spreads", None)
+            rule = attacker.rule
+        shift = added.mean[self._rows, 0, actions][:, None]  # (B, 1)
         variance = torch.full_like(shift, self._noise**2)
-        if spreads is not None:
-            variance = variance + spreads[self._rows, actions][:, None] ** 2
+        if added.spread is not None:
+            variance = variance + added.spread[self._rows, 0, actions][:, None] ** 2
         eps = torch.as_tensor(self.secrets.eps, dtype=shift.dtype, device=shift.device)
         eps = eps.expand(len(rewards))[:, None]
 

@@ -54,6 +54,9 @@ class QLearning:
         """(B, S, A)."""
         self._episode = -self.learning_episodes - 1
 
+    def end_episode(self) -> None:
+        pass
+
     def begin_episode(self) -> None:
         self._episode += 1
 

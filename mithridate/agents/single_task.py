@@ -16,6 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from mithridate.capabilities import is_episodic
 from mithridate.config import LARGE
 from mithridate.errors import UserError, shown
 from mithridate.observations import Array
@@ -92,11 +93,13 @@ class SingleTaskAgents:
 
     def begin_episode(self) -> None:
         for agent in self._agents:
-            getattr(agent, "begin_episode", lambda: None)()
+            if is_episodic(agent):
+                agent.begin_episode()
 
     def end_episode(self) -> None:
         for agent in self._agents:
-            getattr(agent, "end_episode", lambda: None)()
+            if is_episodic(agent):
+                agent.end_episode()
 
 
 class Solo:

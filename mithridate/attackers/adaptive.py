@@ -34,6 +34,7 @@ from torch import Tensor, nn
 
 from mithridate.attackers.arm_offsets import arm_means
 from mithridate.budget import excess, norm
+from mithridate.capabilities import Added
 from mithridate.config import (
     Config,
     Fraction,
@@ -50,8 +51,9 @@ from mithridate.model.cache import KVCache
 from mithridate.model.optimiser import Optimiser
 from mithridate.model.transformer import Transformer
 from mithridate.registry import ATTACKERS
+from mithridate.returns import returns_after
 from mithridate.rng import Rng, TaskStreams
-from mithridate.tensor_files import misfit, part
+from mithridate.tensor_files import misfit, part, prefixed
 from mithridate.types import EnvSpec, Step, Tasks, Trajectory
 
 
@@ -192,7 +194,7 @@ class AdaptiveAttacker:
         shape = (len(tasks), spec.n_actions)
         self._sums, self._counts = torch.zeros(2, *shape, device=tasks.device)
         self.offsets, self.spreads = torch.zeros(2, *shape, device=tasks.device)
-        """(B, A): for the arm pulled last, what was just proposed; oracles may look."""
+        """(B, A): for the arm pulled last, what was just proposed."""
         self._trace: list[Trace] = []
 
     def _make(self, n_actions: int, horizon: int) -> None:
@@ -226,6 +228,9 @@ class AdaptiveAttacker:
     def _means(self) -> Tensor:
         means: Tensor = self._sums / self._counts.clamp(min=1)
         return means
+
+    def adds(self) -> Added:
+        return Added(self.offsets[:, None], self.spreads[:, None])
 
     def cost(self) -> Tensor:
         return norm(self._means())
@@ -273,8 +278,8 @@ class AdaptiveAttacker:
         """Everything that `update` changes."""
         if self.model is None:
             return {}
-        tensors = {f"model.{name}": t for name, t in self.model.state_dict().items()}
-        tensors |= {f"optimiser.{name}": t for name, t in self._optimiser.tensors().items()}
+        tensors = prefixed("model.", self.model.state_dict())
+        tensors |= prefixed("optimiser.", self._optimiser.tensors())
         return tensors | {"updates": torch.tensor(self.updates)}
 
     def load_tensors(self, tensors: dict[str, Tensor]) -> None:
@@ -291,20 +296,10 @@ class AdaptiveAttacker:
         self.updates = int(tensors["updates"])
 
 
-def returns(rewards: Tensor, discount: float) -> Tensor:
-    """(B, T): the discounted sum of what comes after each step, without the step itself."""
-    after = torch.zeros_like(rewards)
-    running = torch.zeros_like(rewards[:, 0])
-    for t in range(rewards.shape[1] - 1, 0, -1):
-        running = rewards[:, t] + discount * running
-        after[:, t - 1] = running
-    return after
-
-
 def gains(true_rewards: Tensor, discount: float) -> Tensor:
     """(B, T): how much less than usual the victim earned after each step, in standard deviations.
     Usual is the task's mean reward, plus what all tasks have on average at that step."""
-    after = returns(true_rewards.mean(1, keepdim=True) - true_rewards, discount)
+    after = returns_after(true_rewards.mean(1, keepdim=True) - true_rewards, discount)
     return _normalised(after - after.mean(0))
 
 

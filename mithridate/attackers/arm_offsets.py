@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 from mithridate.budget import norm
+from mithridate.capabilities import Added
 from mithridate.errors import UserError
 from mithridate.rng import TaskStreams
 from mithridate.types import EnvSpec, Step, Tasks
@@ -37,6 +38,10 @@ class ArmOffsets:
         if self.spreads is not None:
             proposed = proposed + (self.spreads.gather(1, index) * self._rng.normal()).squeeze(1)
         return proposed
+
+    def adds(self) -> Added:
+        spread = None if self.spreads is None else self.spreads[:, None]
+        return Added(self.offsets[:, None], spread)
 
     def cost(self) -> Tensor:
         return norm(self.offsets)

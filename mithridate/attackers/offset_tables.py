@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 from mithridate.budget import mixed, norm
+from mithridate.capabilities import Added
 from mithridate.errors import UserError
 from mithridate.rng import TaskStreams
 from mithridate.types import EnvSpec, Step, Tasks
@@ -39,6 +40,10 @@ class OffsetTable:
         edges = self._edges[self._index, step.key, step.actions]  # (B, 2)
         which = (self._rng.uniform() >= edges).sum(1)
         return step.true_rewards + self._offsets[which]
+
+    def adds(self) -> Added:
+        mean = mean_offsets(self.probabilities)
+        return Added(mean, (self.probabilities @ self._offsets**2 - mean**2).clamp(min=0.0).sqrt())
 
     def cost(self) -> Tensor:
         return norm(mean_offsets(self.probabilities))

@@ -25,17 +25,12 @@ from torch import Tensor
 from mithridate.attackers.offset_tables import OFFSETS, OffsetTable, mean_offsets
 from mithridate.attackers.task_parameters import Episodes, LearnsPerTask, PerTask, adam, moments
 from mithridate.budget import excess, mixed, norm
-from mithridate.config import (
-    IN_ROOMS,
-    Config,
-    Fraction,
-    NonNegativeFloat,
-    Positive,
-    PositiveFloat,
-)
+from mithridate.config import IN_ROOMS, Config, Fraction, NonNegativeFloat, Positive, PositiveFloat
 from mithridate.errors import UserError
 from mithridate.registry import ATTACKERS
+from mithridate.returns import returns_after
 from mithridate.rng import TaskStreams
+from mithridate.tensor_files import part, prefixed
 from mithridate.types import EnvSpec, Tasks, Trajectory
 
 COMMON = "common."
@@ -76,13 +71,11 @@ class TabularAttacker(LearnsPerTask, OffsetTable):
         """Nothing depends on it: the budget holds in any case."""
 
     def tensors(self) -> dict[str, Tensor]:
-        common = {f"{COMMON}{name}": t for name, t in self._common.tensors().items()}
-        return {**super().tensors(), **common}
+        return {**super().tensors(), **prefixed(COMMON, self._common.tensors())}
 
     def load_tensors(self, tensors: dict[str, Tensor]) -> None:
-        common = {name for name in tensors if name.startswith(COMMON)}
-        super().load_tensors({name: tensors[name] for name in tensors.keys() - common})
-        self._common.load_tensors({name.removeprefix(COMMON): tensors[name] for name in common})
+        super().load_tensors({k: t for k, t in tensors.items() if not k.startswith(COMMON)})
+        self._common.load_tensors(part(tensors, COMMON))
 
     def choose(self, spec: EnvSpec, tasks: Tasks, rng: TaskStreams) -> Tensor:
         shape = (spec.n_attack_keys, spec.n_actions, len(OFFSETS))
@@ -154,9 +147,7 @@ def surprising_losses(
     """(B, T): how much less was earned after each step than is usual, for all tasks, at that step,
     and, of what is left, than is usual at that place (B, T) of that task. In units of their
     standard deviation."""
-    after = torch.zeros_like(rewards)
-    for t in reversed(range(rewards.shape[1] - 1)):
-        after[:, t] = rewards[:, t + 1] + discount * after[:, t + 1]
+    after = returns_after(rewards, discount)
     if len(after) > 1:
         after = after - after.mean(0)
     zeros = torch.zeros(len(rewards), places)

@@ -12,6 +12,7 @@ from torch import Tensor
 from mithridate.attackers.arm_offsets import ArmOffsets, are_arms
 from mithridate.attackers.offset_tables import SEVERAL, OffsetTable, certain
 from mithridate.budget import project
+from mithridate.capabilities import Added
 from mithridate.config import Config, NonNegativeFloat
 from mithridate.errors import UserError
 from mithridate.registry import ATTACKERS
@@ -68,8 +69,5 @@ class UniformAttacker:
     def cost(self) -> Tensor:
         return self._attack.cost()
 
-    def __getattr__(self, name: str) -> Tensor:
-        if name in ("offsets", "spreads", "probabilities"):  # oracles and pictures look at these
-            found: Tensor = getattr(self._attack, name)
-            return found
-        raise AttributeError(name)
+    def adds(self) -> Added:
+        return self._attack.adds()

@@ -30,7 +30,6 @@ def picture(
     import torch
 
     from mithridate.agents.named import told
-    from mithridate.config import EvaluateConfig, resolve
     from mithridate.envs import env_of
     from mithridate.evaluation.columns import make_columns
     from mithridate.evaluation.episode import watch
@@ -38,6 +37,8 @@ def picture(
     from mithridate.progress import TrainingProgress
     from mithridate.report.figures import check_figure
     from mithridate.report.picture import draw_room
+    from mithridate.settings import resolve
+    from mithridate.stage_config import EvaluateConfig
 
     config = resolve(
         EvaluateConfig, "evaluate", env, preset, sets or (), seed=seed, eps=eps, budget=budget,

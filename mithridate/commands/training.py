@@ -18,6 +18,7 @@ from mithridate.commands.options import (
     print_json,
 )
 
+RUNS = Path("runs")
 RunDirectory = Annotated[
     Path | None,
     typer.Option(help="The run's directory (default runs/COMMAND-ENV-<config hash>)."),
@@ -45,18 +46,20 @@ def pretrain(
     model.safetensors with its card model.json. Interrupt it at any time: the same command goes
     on where it stopped, with the same result.
     """
-    from mithridate.config import PretrainConfig, resolve
     from mithridate.progress import TrainingProgress
+    from mithridate.settings import resolve
+    from mithridate.stage_config import PretrainConfig
     from mithridate.training.loop import Watcher
-    from mithridate.training.pretrain import default_directory
+    from mithridate.training.model_run import run_name
+    from mithridate.training.pretrain import Pretraining
     from mithridate.training.pretrain import pretrain as run
     from mithridate.training.tensorboard import TensorBoard
 
-    config = resolve(PretrainConfig, "pretrain", env, preset, sets or (), seed=seed)
-    directory = out or default_directory(config)
+    training = Pretraining(resolve(PretrainConfig, "pretrain", env, preset, sets or (), seed=seed))
+    directory = out or RUNS / run_name(training)
     watchers: list[Watcher] = [TensorBoard(directory / "tensorboard")] if tensorboard else []
     with TrainingProgress(f"pretrain {env}") as progress:
-        weights = run(config, directory, [progress, *watchers])
+        weights = run(training, directory, [progress, *watchers])
     _say_clean_score(weights, as_json)
 
 
@@ -97,18 +100,17 @@ def distill(
     As with pretrain, the same command goes on where an interrupted run stopped, with the same
     result.
     """
-    from mithridate.config import DistillConfig, resolve
     from mithridate.progress import TrainingProgress
-    from mithridate.training.distill import default_directory
+    from mithridate.settings import resolve
+    from mithridate.stage_config import DistillConfig
     from mithridate.training.distill import distill as run
 
     config = resolve(
         DistillConfig, "distill", env, preset, sets or (),
         source=source, attacker=attacker, eps=eps, budget=budget, seed=seed,
     )  # fmt: skip
-    directory = out or default_directory(config)
     with TrainingProgress(f"distill {source}") as progress:
-        weights = run(config, directory, [progress])
+        weights = run(config, out, [progress])
     _say_clean_score(weights, as_json)
 
 
@@ -133,15 +135,17 @@ def train(
     As with pretrain, the same command goes on where an interrupted run stopped, with the same
     result.
     """
-    from mithridate.config import AdversarialConfig, resolve
     from mithridate.envs import env_of
     from mithridate.model.weights import load_model
     from mithridate.progress import TrainingProgress
     from mithridate.registry import ENVS
     from mithridate.report.figures import check_figure, training_curves
     from mithridate.report.terminal import interval
-    from mithridate.training.adversarial import default_directory, train_adversarially
+    from mithridate.settings import resolve
+    from mithridate.stage_config import AdversarialConfig
+    from mithridate.training.adversarial import AdversarialTraining, train_adversarially
     from mithridate.training.loop import Watcher
+    from mithridate.training.model_run import run_name
     from mithridate.training.run_directory import read_log
     from mithridate.training.tensorboard import TensorBoard
 
@@ -151,10 +155,11 @@ def train(
     )  # fmt: skip
     if figure is not None:
         check_figure(figure)
-    directory = out or default_directory(config)
+    training = AdversarialTraining(config)
+    directory = out or RUNS / run_name(training)
     watchers: list[Watcher] = [TensorBoard(directory / "tensorboard")] if tensorboard else []
     with TrainingProgress(f"train {env}") as progress:
-        weights = train_adversarially(config, directory, [progress, *watchers])
+        weights = train_adversarially(training, directory, [progress, *watchers])
     if figure is not None:
         title = f"{env}, adversarial training, ε = {config.eps:g}, B = {config.budget:g}"
         log = read_log(directory / "log.jsonl")
@@ -190,12 +195,13 @@ def attack(
     as_json: Json = False,
 ) -> None:
     """Train attackers against an agent, which they see only from outside."""
-    from mithridate.config import AttackConfig, resolve
     from mithridate.envs import env_of
     from mithridate.progress import TrainingProgress
     from mithridate.report.figures import check_figure, training_curves
     from mithridate.report.terminal import interval
-    from mithridate.training.attack import LearnedAttack, default_directory, with_fingerprint
+    from mithridate.settings import resolve
+    from mithridate.stage_config import AttackConfig
+    from mithridate.training.attack import AttackTraining, LearnedAttack
     from mithridate.training.attack import attack as run
     from mithridate.training.run_directory import read_log
 
@@ -203,12 +209,12 @@ def attack(
         AttackConfig, "attack", env, preset, sets or (),
         target=target, eps=eps, budget=budget, rounds=rounds, seed=seed,
     )  # fmt: skip
-    config = with_fingerprint(config)
     if figure is not None:
         check_figure(figure)
-    directory = out or default_directory(config)
+    training = AttackTraining(config)
+    directory = out or RUNS / training.name
     with TrainingProgress(f"attack {target}") as progress:
-        learned = LearnedAttack(run(config, directory, [progress]))
+        learned = LearnedAttack(run(training, directory, [progress]))
     log = [line for line in read_log(directory / "log.jsonl") if "score_mean" in line]
     if figure is not None:
         title = f"{env}, attackers against {target}, ε = {config.eps:g}, B = {config.budget:g}"

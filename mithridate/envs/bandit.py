@@ -50,7 +50,7 @@ class Bandit(Arms):
     Config = BanditConfig
     config: BanditConfig
 
-    # What differs from the defaults of mithridate.config, by stage and preset.
+    # What differs from the defaults of mithridate.stage_config, by stage and preset.
     presets: ClassVar[dict[str, dict[str, dict[str, Any]]]] = {
         "pretrain": {
             "smoke": SMOKE,

@@ -21,6 +21,9 @@ class ArmsConfig(EnvConfig):
     noise_std: NonNegativeFloat = 0.3
     """Standard deviation of the reward noise."""
 
+    def facts(self) -> dict[str, float]:
+        return {"noise_std": max(self.noise_std, 1e-3)}
+
     def memory(self) -> tuple[float, float]:
         # Draws come in blocks, and contexts have a one-hot vector or an offer for each step.
         return 0.0, 4.0 * self.arms * (TaskStreams.block(self.arms) + 8 + 4 * self.horizon)
@@ -37,6 +40,7 @@ class Arms:
 
     attacks = ("uniform", "raise_worst", "lower_best", "swap", "mirror")
     learned_attack = "gaussian"
+    budget = 3.0
     peer: ClassVar[str | None] = "ts"
     config: ArmsConfig
 

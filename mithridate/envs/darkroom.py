@@ -47,10 +47,6 @@ BATCHES = {
 }  # fmt: skip
 LONG = {**BATCHES, "long_every": 1}
 PAPER_ATTACK = "tabular(discount=1,iterations=20)"
-ATTACKED: dict[str, Any] = {
-    "budget": IN_ROOMS,
-    "threats": [{"attacker": "tabular", "share": 0.8}, {"attacker": "none", "share": 0.2}],
-}
 
 
 class DarkroomConfig(EnvConfig):
@@ -135,6 +131,7 @@ class Darkroom:
 
     attacks = ("uniform", "hide_best", "raise_lesser", "swap_goals", "fake_goal", "decoys")
     learned_attack = "tabular"
+    budget = IN_ROOMS
     peer = None
 
     presets: ClassVar[dict[str, dict[str, dict[str, Any]]]] = {
@@ -148,35 +145,32 @@ class Darkroom:
         },
         "distill": {
             "smoke": {
-                **SMOKE_PRETRAIN, **SMALL, "budget": IN_ROOMS, "tasks": 32, "refresh_every": 10,
-                "pool": 2,
+                **SMOKE_PRETRAIN, **SMALL, "tasks": 32, "refresh_every": 10, "pool": 2,
             },
-            "laptop": {"steps": 3000, "batches": BATCHES, "budget": IN_ROOMS},
-            "paper": {**PAPER_DISTILL, "batches": LONG, "budget": IN_ROOMS},
+            "laptop": {"steps": 3000, "batches": BATCHES},
+            "paper": {**PAPER_DISTILL, "batches": LONG},
         },
         "train": {
-            "smoke": {
-                **SMOKE_TRAIN, **SMALL, **ATTACKED,
-            },
+            "smoke": {**SMOKE_TRAIN, **SMALL},
             "laptop": {
-                **ATTACKED, "batches": BATCHES, "temperature": 0.85, "acts_at": 1.0, "rounds": 80,
+                "batches": BATCHES, "temperature": 0.85, "acts_at": 1.0, "rounds": 80,
                 "renew": 0.02, "synthetic": {"rounds": 50},
             },
             "paper": {
-                **PAPER_TRAIN, "budget": IN_ROOMS, "threats": [{"attacker": PAPER_ATTACK}],
+                **PAPER_TRAIN, "threats": [{"attacker": PAPER_ATTACK}],
                 "rounds": 400, "optimiser": {**CONSTANT, "learning_rate": 3e-5},
                 "batches": LONG, "evaluate_every": 25,
             },
         },
         "attack": {
-            "smoke": {**SMALL, "budget": IN_ROOMS, "attacker": "tabular", "tasks": 20, "rounds": 3},
-            "laptop": {"budget": IN_ROOMS, "attacker": "tabular", "rounds": 60},
-            "paper": {"budget": IN_ROOMS, "attacker": PAPER_ATTACK, "rounds": 300},
+            "smoke": {**SMALL, "tasks": 20, "rounds": 3},
+            "laptop": {"rounds": 60},
+            "paper": {"attacker": PAPER_ATTACK, "rounds": 300},
         },
         "evaluate": {
-            "smoke": {**SMALL, "budget": IN_ROOMS, "tasks": 20, "rounds": 3},
-            "laptop": {"budget": IN_ROOMS, "rounds": 60},
-            "paper": {"budget": IN_ROOMS, "replications": 10, "rounds": 300},
+            "smoke": {**SMALL, "tasks": 20, "rounds": 3},
+            "laptop": {"rounds": 60},
+            "paper": {"replications": 10, "rounds": 300},
         },
     }  # fmt: skip
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from mithridate.agents.named import told
 from mithridate.attackers import make_attacker
-from mithridate.config import AttackConfig, EvaluateConfig, resolve
+from mithridate.capabilities import learns
 from mithridate.envs import env_of
 from mithridate.errors import UserError, shown, unknown
 from mithridate.evaluation.kinds import (
@@ -23,8 +23,10 @@ from mithridate.evaluation.kinds import (
     untrained,
 )
 from mithridate.evaluation.victims import Victim, make_victims
-from mithridate.registry import ATTACKERS, ENVS, parse_call
-from mithridate.training.attack import LearnedAttack, attack, run_name
+from mithridate.registry import ATTACKERS, parse_call
+from mithridate.settings import resolve
+from mithridate.stage_config import AttackConfig, EvaluateConfig
+from mithridate.training.attack import AttackTraining, LearnedAttack, attack
 from mithridate.training.loop import Watcher
 from mithridate.training.trial import try_out
 from mithridate.types import Attacker, Tasks
@@ -42,13 +44,11 @@ def attack_config(
     """How attackers of a kind are trained for an evaluation: as the attack preset says, with the
     evaluation's own level, tasks and rounds. `rounds`: those for this target; `sets`: what
     overrides everything."""
-    env = ENVS.get(config.env.name)
-    of_preset = env.presets.get("attack", {}).get(config.preset, {})
     return resolve(
         AttackConfig, "attack", config.env, config.preset, sets,
         target=target, seed=seed, threads=config.threads, eps=config.eps, budget=config.budget,
         tasks=config.tasks, rounds=kind.rounds(config) if rounds is None else rounds,
-        attacker=kind.attacker or of_preset.get("attacker", env.learned_attack),
+        attacker=kind.attacker,
     )  # fmt: skip
 
 
@@ -142,7 +142,7 @@ def _meant(text: str, config: EvaluateConfig, victims: Sequence[Victim]) -> list
         raise unknown("attacker", name, choices)
     text = known + text[len(name) :]  # whatever its case was
     attacker = make_attacker(text, config.budget)
-    if hasattr(attacker, "update"):
+    if learns(attacker):
         raise UserError(f"attacker '{known}' must be trained first: learned(TARGET)")
     try_out(env_of(config.env), (), [attacker])
     return [Column(untrained(text), text, static=attacker)]
@@ -158,15 +158,16 @@ def _trained(
     victim = wanted.victim
     found = []
     for replication in range(config.replications):
-        source = victim.source(replication) or victim.label
-        settings = attack_config(wanted.kind, config, source, config.seed + replication)
+        source, agent = victim.source(replication), victim.replication(replication)
+        settings = attack_config(
+            wanted.kind, config, source or victim.label, config.seed + replication
+        )
         watchers = watch(victim.label, replication) if watch else []
-        if victim.source(replication):
-            path = attack(settings, directory / run_name(settings), watchers)
-            found.append(LearnedAttack(path))
+        if source:
+            training = AttackTraining(settings, agent=agent)
+            found.append(LearnedAttack(attack(training, directory / training.name, watchers)))
         else:  # an object of the user's: nothing says whether it is the one of an earlier run
             with tempfile.TemporaryDirectory() as temporary:
-                agent = victim.replication(replication)
                 path = attack(settings, Path(temporary) / "run", watchers, target=agent)
                 found.append(LearnedAttack(path))
     attacker = found[0].config.attacker

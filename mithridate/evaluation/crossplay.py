@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from mithridate.agents.named import AgentLike, told
-from mithridate.config import EnvConfig, EvaluateConfig, parse, preset_settings
+from mithridate.config import EnvConfig
 from mithridate.envs import env_of
 from mithridate.errors import UserError, shown
 from mithridate.evaluation.cells import Cells
@@ -28,6 +28,8 @@ from mithridate.evaluation.victims import Victim, make_victims
 from mithridate.intervals import mean_ci95
 from mithridate.rng import Rng
 from mithridate.scores import step_scores
+from mithridate.settings import parse, preset_settings
+from mithridate.stage_config import EvaluateConfig
 from mithridate.types import Env, Metric
 from mithridate.versions import versions
 

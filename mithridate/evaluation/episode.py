@@ -9,14 +9,14 @@ from typing import Any
 import numpy as np
 import torch
 
-from mithridate.attackers.offset_tables import mean_offsets
-from mithridate.config import EvaluateConfig
+from mithridate.capabilities import is_transparent
 from mithridate.envs import env_of
 from mithridate.errors import UserError
 from mithridate.evaluation.columns import Column
 from mithridate.evaluation.victims import Victim
 from mithridate.rng import Rng
 from mithridate.rollout import rollout
+from mithridate.stage_config import EvaluateConfig
 
 
 @dataclass(frozen=True)
@@ -56,7 +56,7 @@ class Room:
 def watch(config: EvaluateConfig, victim: Victim, column: Column, task: int = 0) -> Room:
     """The victim's episode in one of the tasks of an evaluation's first replication."""
     env = env_of(config.env)
-    if env.spec.n_states is None:
+    if env.spec.n_states is None or env.spec.n_attack_keys != env.spec.n_states:
         raise UserError(f"'{config.env.name}' has no rooms to draw; try darkroom2")
     rng = Rng(config.seed).child("evaluate", 0)
     attacker, tasks = column.meet(0)
@@ -68,11 +68,11 @@ def watch(config: EvaluateConfig, victim: Victim, column: Column, task: int = 0)
     trajectory = rollout(env, one, victim.replication(0), attacker, config.eps, rng=rng)
     offsets = torch.zeros(env.spec.n_states, env.spec.n_actions)
     if attacker is not None:
-        if not hasattr(attacker, "probabilities"):
+        if not is_transparent(attacker):
             raise UserError(
                 f"attacker '{column.name}' has no offset for each state and action to draw"
             )
-        offsets = mean_offsets(attacker.probabilities)[0]
+        offsets = attacker.adds().mean[0]
     score = env.score(one, trajectory).sum().item()
     name = "no attack" if column.kind == "clean" else column.name
     return Room(

@@ -20,7 +20,7 @@ from mithridate.errors import UserError, unknown
 from mithridate.registry import KINDS
 
 if TYPE_CHECKING:
-    from mithridate.config import EvaluateConfig
+    from mithridate.stage_config import EvaluateConfig
     from mithridate.types import EnvSpec
 
 

@@ -8,6 +8,7 @@ import re
 from collections.abc import Mapping, Sequence
 
 from mithridate.agents.named import AgentLike, Told, make_agent
+from mithridate.capabilities import is_learning, is_privileged
 from mithridate.errors import UserError, shown
 from mithridate.model.weights import zoo_names
 from mithridate.types import Agent
@@ -40,18 +41,20 @@ class Victim:
 
     def episodes(self) -> int:
         """That it lives through in an evaluation: those it learns in, and the one measured."""
-        return int(getattr(self._agents[0], "learning_episodes", 0)) + 1
+        agent = self._agents[0]
+        return (agent.learning_episodes if is_learning(agent) else 0) + 1
 
     @property
     def privileged(self) -> bool:
-        return hasattr(self._agents[0], "reveal")
+        return is_privileged(self._agents[0])
 
 
 def make_victims(
     agents: Sequence[AgentLike] | Mapping[str, AgentLike], situation: Told | None = None
 ) -> list[Victim]:
     """Strings may carry a label and a pattern: 'AT-DPT=at-dpt-bandit-s*' is one victim with a
-    replication for each model that matches. In a mapping, a list is one victim's replications."""
+    replication for each model that matches. In a mapping, a list is one victim's replications.
+    Victims that are made already stay as they are."""
     if not isinstance(agents, Mapping | Sequence) or isinstance(agents, str) or not agents:
         raise UserError(f"agents: a list or a mapping with at least one, not {shown(agents, 40)}")
     if isinstance(agents, Mapping):
@@ -62,6 +65,9 @@ def make_victims(
     victims: list[Victim] = []
     seen: dict[str, int] = {}
     for agent in agents:
+        if isinstance(agent, Victim):
+            victims.append(agent)
+            continue
         label, spec = _label(agent) if isinstance(agent, str) else (make_agent(agent)[0], agent)
         seen[label] = seen.get(label, 0) + 1
         if seen[label] > 1:  # two of the same name get a number

@@ -14,7 +14,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from mithridate.config import PRESETS, EvaluateConfig, parse, resolve
 from mithridate.envs import make_env
 from mithridate.errors import UserError, unknown
 from mithridate.evaluation.columns import attack_config
@@ -24,6 +23,8 @@ from mithridate.experiments.recipes import MODELS, Level, Recipe, Row
 from mithridate.experiments.stages import CONFIGS, INPUT, Stage, in_order
 from mithridate.experiments.trials import try_stage
 from mithridate.files import shown
+from mithridate.settings import PRESETS, parse, resolve
+from mithridate.stage_config import EvaluateConfig
 
 OWNED = (
     "env", "seed", "eps", "budget", "start", "start_sha256", "rival", "rival_sha256", "target",

@@ -22,15 +22,7 @@ import torch
 from mithridate import versions
 from mithridate.agents.named import told
 from mithridate.attackers import make_attacker
-from mithridate.config import (
-    AdversarialConfig,
-    AttackConfig,
-    Config,
-    DistillConfig,
-    EvaluateConfig,
-    PretrainConfig,
-    parse,
-)
+from mithridate.config import Config
 from mithridate.envs import env_of
 from mithridate.errors import UserError
 from mithridate.evaluation.columns import Column
@@ -43,6 +35,14 @@ from mithridate.experiments.artifacts import Artifact
 from mithridate.experiments.store import OUT, Store
 from mithridate.files import read_json, read_text, write_atomic
 from mithridate.model.weights import find, load_model, zoo_names
+from mithridate.settings import parse
+from mithridate.stage_config import (
+    AdversarialConfig,
+    AttackConfig,
+    DistillConfig,
+    EvaluateConfig,
+    PretrainConfig,
+)
 from mithridate.tensor_files import tensors_sha256
 from mithridate.training.adversarial import train_adversarially
 from mithridate.training.attack import LearnedAttack, attack

@@ -7,17 +7,21 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable
 from functools import cache
-from typing import Any, cast
+from typing import Any
 
 from mithridate.agents.named import make_agent
 from mithridate.attackers import make_attacker
-from mithridate.config import AdversarialConfig, AttackConfig, Config, DistillConfig, EvaluateConfig
+from mithridate.capabilities import is_privileged
+from mithridate.config import Config
 from mithridate.envs import env_of
 from mithridate.errors import UserError
 from mithridate.experiments.stages import INPUT, Stage, parsed_config
 from mithridate.files import parse_json
 from mithridate.rng import Rng
-from mithridate.training import adversarial, attack, distill
+from mithridate.stage_config import AdversarialConfig, AttackConfig, DistillConfig, EvaluateConfig
+from mithridate.training.adversarial import RIVAL, START, population, targets
+from mithridate.training.attack import AttackTraining, learning_attacker
+from mithridate.training.distill import Distillation
 from mithridate.training.trial import try_out
 from mithridate.types import Agent, Attacker, Secrets
 
@@ -56,29 +60,19 @@ def _parties(
         named = cell["attacker"]
         known = "attack" in inputs or named == "none"
         attacker = None if known else make_attacker(named, config.budget)
-        if hasattr(victim, "reveal"):
+        if is_privileged(victim):
             env = env_of(config.env)
             tasks = env.sample_tasks(1, Rng(0))
-            victim.reveal(Secrets(env, tasks, config.eps, attacker))  # type: ignore[union-attr]
+            victim.reveal(Secrets(env, tasks, config.eps, attacker))
         return [victim], [attacker]
     if isinstance(config, AttackConfig):
-        if config.target == INPUT:
-            attacker = attack._attacker(config)
-            if not hasattr(attacker, "update"):
-                raise UserError(f"attacker '{config.attacker}' does not learn")
-            return [], [attacker]
-        return [make_agent(attack.with_fingerprint(config).target)[1]], [attack._attacker(config)]
+        if config.target != INPUT:
+            AttackTraining(config)
+        return [], [learning_attacker(config)]
     if isinstance(config, DistillConfig):
-        source = make_agent(distill.with_fingerprint(config).source)[1]
-        return [source], [distill._attacker(config)]
+        Distillation(config)
     if isinstance(config, AdversarialConfig):
-        return _targets(config), [a for _, a in adversarial._population(config)[0].parts]
+        not_there_yet = {START: None, RIVAL: None}
+        chased = targets(config, env_of(config.env), not_there_yet)
+        return chased, [attacker for _, attacker in population(config)[0].parts]
     return [], []
-
-
-def _targets(config: AdversarialConfig) -> list[Agent | None]:
-    """Whom a training's attackers chase, without the models that it is given."""
-    given = [adversarial.START, *([] if config.rival is None else [adversarial.RIVAL])]
-    there = tuple(t for t in config.threats if t.target not in given)
-    trimmed = config.model_copy(update={"threats": there})
-    return adversarial._targets(trimmed, env_of(config.env), cast(Any, None))

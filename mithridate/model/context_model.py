@@ -26,6 +26,12 @@ class ContextModel(nn.Module, ABC):
     """What it was made for."""
     transformer: Transformer
     head: nn.Linear
+    features: Tensor | None
+    """(A, D): what is known of each action, if anything is."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("features", None)
 
     @property
     def context_length(self) -> int:

@@ -18,12 +18,13 @@ from typing import Annotated, Any
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from torch import Tensor
 
-from mithridate.config import ModelConfig, Temperature, parse
+from mithridate.config import ModelConfig, Temperature
 from mithridate.errors import UserError, unknown
 from mithridate.files import read_bytes, read_json_object, shown, write_atomic
 from mithridate.model.context_model import ContextModel
 from mithridate.model.layouts import make_model
 from mithridate.registry import ENVS
+from mithridate.settings import parse
 from mithridate.tensor_files import misfit, not_finite, packed, unpacked
 from mithridate.versions import versions
 

@@ -8,8 +8,9 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from mithridate.config import EnvConfig, parse
+from mithridate.config import EnvConfig
 from mithridate.evaluation.kinds import Heading, named
+from mithridate.settings import parse
 
 ALGORITHMS = {
     "ts": "TS", "rts": "RTS", "rts(level=unknown)": "RTS (C unk.)",

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from mithridate.config import EnvConfig, EvaluateConfig, parse
+from mithridate.config import EnvConfig
 from mithridate.envs import make_env
 from mithridate.errors import UserError
 from mithridate.evaluation.cells import Cells, best_other, paired_difference
@@ -21,6 +21,8 @@ from mithridate.experiments.recipes import RECIPES, Level, Recipe
 from mithridate.experiments.store import Store
 from mithridate.report.figures import training_lines
 from mithridate.report.paper import colour_range, orange, paper_value
+from mithridate.settings import parse
+from mithridate.stage_config import EvaluateConfig
 from mithridate.types import Metric
 
 ORACLES = ("posterior_oracle", "oracle")

@@ -15,7 +15,9 @@ Memory, fresh tasks and synthetic contexts are what keeps it from going in circl
 
 from __future__ import annotations
 
+import copy
 import math
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -25,20 +27,20 @@ import torch
 from torch import Tensor
 
 from mithridate.agents.in_context import InContextAgent, load
-from mithridate.agents.named import make_agent, told
+from mithridate.agents.named import fingerprint, make_agent, told
 from mithridate.attackers import make_attacker
 from mithridate.attackers.population import Population
-from mithridate.config import AdversarialConfig
+from mithridate.capabilities import forgets, is_privileged, learns
 from mithridate.envs import env_of
 from mithridate.errors import UserError
 from mithridate.intervals import mean_ci95
 from mithridate.model.optimiser import Optimiser
-from mithridate.model.weights import load_model
 from mithridate.registry import ATTACKERS, parse_call
 from mithridate.rng import Rng
 from mithridate.rollout import rollout
 from mithridate.scores import step_scores
-from mithridate.tensor_files import misfit, part, tensors_sha256
+from mithridate.stage_config import AdversarialConfig
+from mithridate.tensor_files import misfit, part, prefixed
 from mithridate.training.loop import Cadence, Values, Watcher
 from mithridate.training.model_run import run_training
 from mithridate.training.trial import check_start, try_out
@@ -49,24 +51,25 @@ START, RIVAL = "start", "rival"
 
 
 class AdversarialTraining:
-    """The trainee: a model, its optimiser, the tasks with their attackers, and the memory."""
+    """The trainee: a model, its optimiser, the tasks with their attackers, and the memory. What
+    does not fit, or has changed since the run began, is found when it is made."""
+
+    stage = "train"
 
     def __init__(self, config: AdversarialConfig) -> None:
-        self.config = config
         self.rng = Rng(config.seed).child("adversarial")
         self.env = env_of(config.env)
-        self.model, _ = load_model(config.start)
-        self.start = load(config.start)
-        for name in (START, RIVAL):
-            before = getattr(config, f"{name}_sha256")
-            if before not in (None, _sha256(source := getattr(config, name))):
-                raise UserError(f"{name} '{source}' is not the model this run began with")
+        self.start = _start(config, self.env)
+        self.model = copy.deepcopy(self.start.model)
+        rival = None if config.rival is None else load(config.rival)
+        self.config = config = _bound(config, self.start, rival)
         self.rounds = config.synthetic.rounds + config.rounds
         self.optimiser = Optimiser(self.model, config.optimiser, self.rounds * config.iterations)
         self.loss_limit = config.explosion_factor * math.log(max(2, self.env.spec.n_actions))
         self.tasks = self._fresh_tasks(0, config.tasks)
-        self.attacker, self.eps = _population(config)
-        self.targets = _targets(config, self.env, self.start)
+        self.attacker, self.eps = population(config)
+        self.targets = targets(config, self.env, {START: self.start, RIVAL: rival})
+        try_out(self.env, self.targets, (attacker for _, attacker in population(config)[0].parts))
         self.memory: list[Contexts] = []
 
     def _agent(self, temperature: float | None = None) -> InContextAgent:
@@ -109,7 +112,7 @@ class AdversarialTraining:
         values = self._by_threat("score", scores) | values
         parts = zip(self.attacker.slices(), self.attacker.parts, strict=True)
         for i, (rows, (_, attacker)) in enumerate(parts):
-            if attacker is not None and hasattr(attacker, "update"):
+            if learns(attacker):
                 lived = trajectory.select(rows)
                 if (target := self.targets[i]) is not None:
                     lived = rollout(
@@ -138,7 +141,7 @@ class AdversarialTraining:
         for rows, (n, attacker) in zip(self.attacker.slices(), self.attacker.parts, strict=True):
             here = self.tasks.select(rows)
             k = round(self.config.renew * n)
-            if attacker is not None and hasattr(attacker, "forget"):
+            if forgets(attacker):
                 attacker.forget(here.ids[:k])
             parts += [here.select(slice(k, None)), self._fresh_tasks(first + rows.start, k)]
         self.tasks = type(self.tasks).cat(parts)
@@ -230,14 +233,14 @@ class AdversarialTraining:
     # Keeping ---------------------------------------------------------------------------------
 
     def tensors(self) -> dict[str, Tensor]:
-        tensors = {f"model.{name}": t for name, t in self.model.state_dict().items()}
-        tensors |= {f"optimiser.{name}": t for name, t in self.optimiser.tensors().items()}
-        tensors |= {f"tasks.{name}": t for name, t in self.tasks.tensors().items()}
+        tensors = prefixed("model.", self.model.state_dict())
+        tensors |= prefixed("optimiser.", self.optimiser.tensors())
+        tensors |= prefixed("tasks.", self.tasks.tensors())
         for i, (_, attacker) in enumerate(self.attacker.parts):
-            if attacker is not None and hasattr(attacker, "tensors"):
-                tensors |= {f"attacker{i}.{name}": t for name, t in attacker.tensors().items()}
+            if learns(attacker):
+                tensors |= prefixed(f"attacker{i}.", attacker.tensors())
         for i, contexts in enumerate(self.memory):
-            tensors |= {f"memory{i}.{k}": t.contiguous() for k, t in contexts.tensors().items()}
+            tensors |= prefixed(f"memory{i}.", contexts.tensors())
         return tensors
 
     def load_tensors(self, tensors: dict[str, Tensor]) -> None:
@@ -248,14 +251,14 @@ class AdversarialTraining:
             raise ValueError("these are the tasks of another run")
         self.tasks = type(self.tasks)(**tasks)
         for i, (_, attacker) in enumerate(self.attacker.parts):
-            if found := part(tensors, f"attacker{i}."):
-                attacker.load_tensors(found)  # type: ignore[union-attr]
+            if learns(attacker) and (found := part(tensors, f"attacker{i}.")):
+                attacker.load_tensors(found)
         self.memory = []
         while found := part(tensors, f"memory{len(self.memory)}."):
             self.memory.append(Contexts.of(found, self.config.tasks, self.env.spec.horizon))
 
 
-def _population(config: AdversarialConfig) -> tuple[Population, Tensor]:
+def population(config: AdversarialConfig) -> tuple[Population, Tensor]:
     """The tasks divided among the threats, and eps (M,) for each of them."""
     shares = np.array([threat.share for threat in config.threats])
     ends = np.round(shares.cumsum() / shares.sum() * config.tasks).astype(int)
@@ -270,39 +273,61 @@ def _population(config: AdversarialConfig) -> tuple[Population, Tensor]:
                 threat.attacker, _or(threat.budget, config.budget),
                 seed=Rng(config.seed).child("threat", number).integer(),
             )  # fmt: skip
-        if threat.target is not None and not hasattr(attacker, "update"):
+        if learns(attacker):
+            attacker.learning = True
+        elif threat.target is not None:
             raise UserError(f"threats: attacker '{threat.attacker}' does not learn: no target")
-        if hasattr(attacker, "learning"):
-            attacker.learning = True  # type: ignore[union-attr]
         parts.append((int(size), attacker))
     eps = [_or(threat.eps, config.eps) for threat in config.threats]
     return Population(parts), torch.tensor(np.repeat(eps, sizes), dtype=torch.float32)
 
 
-def _targets(config: AdversarialConfig, env: Env, start: InContextAgent) -> list[Agent | None]:
-    """Whom each part's attackers chase, if it is not the model."""
+def targets(
+    config: AdversarialConfig, env: Env, models: Mapping[str, InContextAgent | None]
+) -> list[Agent | None]:
+    """Whom each part's attackers chase, if it is not the model. `models`: the start and the
+    rival, if there is one."""
     found: list[Agent | None] = []
     for threat in config.threats:
-        if threat.target is None:
-            found.append(None)
-        elif threat.target == START:
-            found.append(start)
-        elif threat.target == RIVAL:
-            if config.rival is None:
-                raise UserError("threats: the target is rival, but there is none: set it")
-            found.append(load(config.rival))
-            found[-1].check(env.spec)  # type: ignore[union-attr]
-        else:
+        agent: Agent | None = None
+        if threat.target == RIVAL and config.rival is None:
+            raise UserError("threats: the target is rival, but there is none: set it")
+        if threat.target in (START, RIVAL):
+            agent = models[threat.target]
+        elif threat.target is not None:
             eps = _or(threat.eps, config.eps)
             name, agent = make_agent(
                 threat.target.replace("{eps}", f"{eps:g}"), told(config, eps, threat.budget)
             )
-            if hasattr(agent, "reveal"):
+            if is_privileged(agent):
                 raise UserError(f"threats: '{name}' knows the attack; it cannot be a target")
-            if isinstance(agent, InContextAgent):
-                agent.check(env.spec)
-            found.append(agent)
+        found.append(agent)
     return found
+
+
+def _start(config: AdversarialConfig, env: Env) -> InContextAgent:
+    """The model that training begins with, as an agent."""
+    start = load(config.start)
+    try:
+        start.check(env.spec)
+        check_start(start.model, env)
+    except UserError as error:
+        raise UserError(f"start '{config.start}': {error}") from None
+    return start
+
+
+def _bound(
+    config: AdversarialConfig, start: InContextAgent, rival: InContextAgent | None
+) -> AdversarialConfig:
+    """The configuration, bound to the weights that its start and its rival have now."""
+    found = {
+        START: (config.start, config.start_sha256, fingerprint(config.start, start)),
+        RIVAL: (config.rival, config.rival_sha256, rival and fingerprint("", rival)),
+    }
+    for name, (source, before, now) in found.items():
+        if before not in (None, now):
+            raise UserError(f"{name} '{source}' is not the model this run began with")
+    return config.model_copy(update={f"{name}_sha256": x[2] for name, x in found.items()})
 
 
 def _or(value: float | None, default: float) -> float:
@@ -310,36 +335,14 @@ def _or(value: float | None, default: float) -> float:
 
 
 def train_adversarially(
-    config: AdversarialConfig, out: Path | str | None = None, watchers: list[Watcher] | None = None
+    training: AdversarialTraining | AdversarialConfig,
+    out: Path | str | None = None,
+    watchers: list[Watcher] | None = None,
 ) -> Path:
     """Train in the directory `out` (default runs/train-<env>-<hash>), or go on where an earlier
     call stopped. Returns the path of the weights."""
-    config = with_fingerprint(config)
-    directory = Path(out) if out else default_directory(config)
-    return run_training(
-        config, directory, lambda: AdversarialTraining(config), watchers,
-        stage="train", kind="at-dpt", temperature=_or(config.acts_at, config.temperature),
-    )  # fmt: skip
-
-
-def with_fingerprint(config: AdversarialConfig) -> AdversarialConfig:
-    """The configuration, bound to the weights that its start and its rival have now."""
-    env: Env = env_of(config.env)
-    start = load(config.start)
-    try:
-        start.check(env.spec)
-        check_start(start.model, env)
-    except UserError as error:
-        raise UserError(f"start '{config.start}': {error}") from None
-    population, _ = _population(config)
-    try_out(env, _targets(config, env, start), (attacker for _, attacker in population.parts))
-    found = {f"{name}_sha256": _sha256(getattr(config, name)) for name in (START, RIVAL)}
-    return config.model_copy(update=found)
-
-
-def _sha256(source: str | None) -> str | None:
-    return None if source is None else tensors_sha256(load_model(source)[0].state_dict())
-
-
-def default_directory(config: AdversarialConfig) -> Path:
-    return Path("runs") / f"train-{config.env.name}-{with_fingerprint(config).hash()}"
+    if isinstance(training, AdversarialConfig):
+        training = AdversarialTraining(training)
+    config = training.config
+    temperature = _or(config.acts_at, config.temperature)
+    return run_training(training, out, watchers, kind="at-dpt", temperature=temperature)

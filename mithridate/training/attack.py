@@ -16,10 +16,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from mithridate.agents.in_context import InContextAgent
-from mithridate.agents.named import AgentLike, make_agent, source_sha256, told
+from mithridate.agents.named import AgentLike, fingerprint, make_agent, told
 from mithridate.attackers import make_attacker
-from mithridate.config import AttackConfig, parse
+from mithridate.capabilities import is_privileged, learns
 from mithridate.envs import env_of
 from mithridate.errors import UserError
 from mithridate.files import parse_json, shown
@@ -27,19 +26,21 @@ from mithridate.intervals import mean_ci95
 from mithridate.rng import Rng
 from mithridate.rollout import rollout
 from mithridate.scores import step_scores
+from mithridate.settings import parse
+from mithridate.stage_config import AttackConfig
 from mithridate.tensor_files import (
     SQUARES,
     misfit,
     part,
+    prefixed,
     read_tensors,
     sealed,
-    tensors_sha256,
     write_sealed,
 )
 from mithridate.training.loop import Cadence, Values, Watcher, train
 from mithridate.training.run_directory import RunDirectory
 from mithridate.training.trial import try_out
-from mithridate.types import Attacker, Env, Tasks
+from mithridate.types import Agent, Attacker, Env, Tasks
 from mithridate.versions import versions
 
 FORMAT = 2
@@ -50,16 +51,27 @@ LARGEST = 1e9
 
 
 class AttackTraining:
-    """The trainee: the attackers. The target does not learn."""
+    """The trainee: the attackers. The target does not learn. What does not fit, or has changed
+    since the run began, is found when it is made."""
 
-    def __init__(self, config: AttackConfig, target: AgentLike | None = None) -> None:
-        self.config = config
+    def __init__(
+        self, config: AttackConfig, target: AgentLike | None = None, agent: Agent | None = None
+    ) -> None:
+        """`target`: an object to attack, if it is not what `config.target` names; `agent`: what
+        `config.target` names, if it is at hand."""
         self.rng = Rng(config.seed).child("attack")
         self.env = env_of(config.env)
-        self.target = make_agent(config.target if target is None else target, told(config))[1]
-        self.attacker = _attacker(config)
+        self.target = agent or make_agent(target or config.target, told(config))[1]
+        self.attacker = learning_attacker(config)
+        try_out(self.env, [self.target], [learning_attacker(config)])
         self.attacker.learning = True
         self.tasks = _tasks(config, self.env)
+        self.config = _bound(config, self.target, by_name=target is None)
+
+    @property
+    def name(self) -> str:
+        """Of the run's directory, unless told."""
+        return f"attack-{self.env.spec.name}-{self.config.hash()}"
 
     def step(self, step: int) -> Values:
         trajectory = rollout(
@@ -68,8 +80,7 @@ class AttackTraining:
         )  # fmt: skip
         scores = self.env.score(self.tasks, trajectory)[:, -self.env.spec.horizon :]
         mean, ci95 = mean_ci95(scores.sum(1).tolist())
-        learned: Values = self.attacker.update(trajectory)
-        return {"score_mean": mean, "score_ci95": ci95, **learned}
+        return {"score_mean": mean, "score_ci95": ci95, **self.attacker.update(trajectory)}
 
     def evaluate(self, step: int) -> Values:
         """The target under the attackers as they are used: within the budget."""
@@ -99,68 +110,54 @@ def _tasks(config: AttackConfig, env: Env) -> Tasks:
     return env.sample_tasks(config.tasks, Rng(config.seed).child("attack", "tasks"))
 
 
-def _attacker(config: AttackConfig) -> Any:
+def learning_attacker(config: AttackConfig) -> Any:
+    """The attackers before the first round."""
     seed = Rng(config.seed).child("attack", "network").integer()
-    return make_attacker(config.attacker, config.budget, seed=seed)
+    attacker = make_attacker(config.attacker, config.budget, seed=seed)
+    if not learns(attacker):
+        raise UserError(f"attacker '{config.attacker}' does not learn; evaluate it as it is")
+    return attacker
 
 
 def attack(
-    config: AttackConfig,
+    training: AttackTraining | AttackConfig,
     out: Path | str | None = None,
     watchers: list[Watcher] | None = None,
     *,
     target: AgentLike | None = None,
 ) -> Path:
     """Train in the directory `out` (default runs/attack-<env>-<hash>), or go on where an earlier
-    call stopped. `target`: an object to attack, if it is not what `config.target` names. Returns
+    call stopped. `target`: an object to attack, if it is not what the configuration names. Returns
     the path of the attackers."""
+    if isinstance(training, AttackConfig):
+        training = AttackTraining(training, target)
+    config = training.config
     torch.set_num_threads(config.threads)
-    where = Path(out) if out else default_directory(config, target)
-    config = with_fingerprint(config, target)
-    agent = make_agent(config.target if target is None else target, told(config))[1]
-    try_out(env_of(config.env), [agent], [_attacker(config)])
-    run = RunDirectory(where, config)
+    run = RunDirectory(Path(out) if out else Path("runs") / training.name, config)
     path = run.path / "attackers.safetensors"
     try:
         if not path.exists():
-            trainee = AttackTraining(config, target)
             cadence = Cadence(config.rounds, 1, config.rounds, config.checkpoint_every)
-            train(trainee, cadence, run, watchers)
-            _save(path, trainee)
+            train(training, cadence, run, watchers)
+            _save(path, training)
     finally:
         run.close()
     return path
 
 
-def with_fingerprint(config: AttackConfig, target: AgentLike | None = None) -> AttackConfig:
+def _bound(config: AttackConfig, target: Agent, by_name: bool) -> AttackConfig:
     """The configuration, bound to the weights or the source code that its target has now."""
-    agent = make_agent(config.target if target is None else target, told(config))[1]
-    if hasattr(agent, "reveal"):
+    if is_privileged(target):
         raise UserError(f"'{config.target}' knows the attack; there is nothing to learn against it")
-    if not hasattr(_attacker(config), "update"):
-        raise UserError(f"attacker '{config.attacker}' does not learn; evaluate it as it is")
-    digest = None
-    if isinstance(agent, InContextAgent):
-        digest = tensors_sha256(agent.model.state_dict())
-        agent.check(env_of(config.env).spec)
-    elif target is None and ":" in config.target:
-        digest = source_sha256(config.target)
+    digest = fingerprint(config.target if by_name else "", target)
     if config.target_sha256 not in (None, digest):
         raise UserError(f"target '{config.target}' has changed since this run began")
     return config.model_copy(update={"target_sha256": digest})
 
 
-def default_directory(config: AttackConfig, target: AgentLike | None = None) -> Path:
-    return Path("runs") / run_name(config, target)
-
-
-def run_name(config: AttackConfig, target: AgentLike | None = None) -> str:
-    return f"attack-{config.env.name}-{with_fingerprint(config, target).hash()}"
-
-
 def _save(path: Path, trainee: AttackTraining) -> None:
-    tensors = {f"attacker.{k}": t for k, t in trainee.tensors().items()}
-    tensors |= {f"tasks.{k}": t for k, t in trainee.tasks.tensors().items()}
+    tensors = prefixed("attacker.", trainee.tensors())
+    tensors |= prefixed("tasks.", trainee.tasks.tensors())
     metrics = trainee.evaluate(trainee.config.rounds)
     meta = {
         "format": FORMAT,
@@ -226,9 +223,10 @@ class LearnedAttack:
         return type(expected)(**found)
 
     def _checked_attacker(self, found: dict[str, Tensor]) -> Attacker:
-        attacker = _attacker(self.config)
-        if not hasattr(attacker, "update"):
-            raise self._damaged(f"'{self.config.attacker}' does not learn")
+        try:
+            attacker = learning_attacker(self.config)
+        except UserError as error:
+            raise self._damaged(str(error)) from None
         acting = [t for name, t in found.items() if not _is_moment(name) and t.numel()]
         if any(t.is_floating_point() and t.abs().max() > LARGEST for t in acting):
             raise self._damaged("there are numbers that no training gives")

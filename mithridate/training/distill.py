@@ -14,15 +14,15 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from mithridate.agents.in_context import InContextAgent
-from mithridate.agents.named import make_agent, source_sha256, told
+from mithridate.agents.named import fingerprint, make_agent, told
 from mithridate.attackers import make_attacker
-from mithridate.config import DistillConfig
+from mithridate.capabilities import is_privileged, learns
 from mithridate.envs import env_of
 from mithridate.errors import UserError
 from mithridate.rng import Rng
 from mithridate.rollout import rollout
-from mithridate.tensor_files import part, tensors_sha256
+from mithridate.stage_config import DistillConfig
+from mithridate.tensor_files import part, prefixed
 from mithridate.training.loop import Values, Watcher
 from mithridate.training.model_run import run_training
 from mithridate.training.pretrain import Pretraining
@@ -33,13 +33,20 @@ from mithridate.types import Attacker, Contexts, Trajectory
 class Distillation(Pretraining):
     """The trainee: as in pretraining, but the contexts and their labels are the source's."""
 
+    stage = "distill"
     config: DistillConfig
 
     def __init__(self, config: DistillConfig) -> None:
-        super().__init__(config)
-        self.rng = Rng(config.seed).child("distill")
         self.source = make_agent(config.source, told(config))[1]
-        self.attacker = _attacker(config)
+        self.attacker = source_attacker(config)
+        if is_privileged(self.source):
+            raise UserError(f"source '{config.source}' knows what a model cannot: distil another")
+        try_out(env_of(config.env), [self.source], [self.attacker])
+        digest = fingerprint(config.source, self.source)
+        if config.source_sha256 not in (None, digest):
+            raise UserError(f"source '{config.source}' has changed since this run began")
+        super().__init__(config.model_copy(update={"source_sha256": digest}))
+        self.rng = Rng(config.seed).child("distill")
         self.pool: list[Contexts] = []
 
     def step(self, step: int) -> Values:
@@ -63,7 +70,7 @@ class Distillation(Pretraining):
     def tensors(self) -> dict[str, Tensor]:
         tensors = super().tensors()
         for i, contexts in enumerate(self.pool):
-            tensors |= {f"pool{i}.{name}": t.contiguous() for name, t in contexts.tensors().items()}
+            tensors |= prefixed(f"pool{i}.", contexts.tensors())
         return tensors
 
     def load_tensors(self, tensors: dict[str, Tensor]) -> None:
@@ -81,44 +88,23 @@ def histories(trajectory: Trajectory) -> Contexts:
     return replace(shorter, labels=trajectory.actions)
 
 
-def _attacker(config: DistillConfig) -> Attacker | None:
+def source_attacker(config: DistillConfig) -> Attacker | None:
+    """Who poisons what the source sees."""
     if config.attacker == "none":
         return None
     attacker: Attacker = make_attacker(config.attacker, config.budget)
-    if hasattr(attacker, "update"):
+    if learns(attacker):
         raise UserError(f"attacker '{config.attacker}' learns; a source needs one that does not")
     return attacker
 
 
 def distill(
-    config: DistillConfig, out: Path | str | None = None, watchers: list[Watcher] | None = None
+    training: Distillation | DistillConfig,
+    out: Path | str | None = None,
+    watchers: list[Watcher] | None = None,
 ) -> Path:
     """Distil in the directory `out` (default runs/distill-<env>-<hash>), or go on where an earlier
     call stopped. Returns the path of the weights."""
-    config = with_fingerprint(config)
-    try_out(env_of(config.env), [make_agent(config.source, told(config))[1]], [_attacker(config)])
-    directory = Path(out) if out else default_directory(config)
-    return run_training(
-        config, directory, lambda: Distillation(config), watchers, stage="distill", kind="ad"
-    )
-
-
-def with_fingerprint(config: DistillConfig) -> DistillConfig:
-    """The configuration, bound to the weights or the source code that its source has now."""
-    agent = make_agent(config.source, told(config))[1]
-    if hasattr(agent, "reveal"):
-        raise UserError(f"source '{config.source}' knows what a model cannot: distil another")
-    _attacker(config)
-    digest = None
-    if isinstance(agent, InContextAgent):
-        agent.check(env_of(config.env).spec)
-        digest = tensors_sha256(agent.model.state_dict())
-    elif ":" in config.source:
-        digest = source_sha256(config.source)
-    if config.source_sha256 not in (None, digest):
-        raise UserError(f"source '{config.source}' has changed since this run began")
-    return config.model_copy(update={"source_sha256": digest})
-
-
-def default_directory(config: DistillConfig) -> Path:
-    return Path("runs") / f"distill-{config.env.name}-{with_fingerprint(config).hash()}"
+    if isinstance(training, DistillConfig):
+        training = Distillation(training)
+    return run_training(training, out, watchers, kind="ad")

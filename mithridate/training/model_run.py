@@ -2,24 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Protocol
 
 import torch
 
-from mithridate.config import AdversarialConfig, PretrainConfig
 from mithridate.model.context_model import ContextModel
 from mithridate.model.weights import save_model
 from mithridate.rng import Rng
+from mithridate.stage_config import AdversarialConfig, PretrainConfig
 from mithridate.training.loop import Cadence, Trainee, Values, Watcher, train
 from mithridate.training.run_directory import RunDirectory, explain_divergence
 from mithridate.versions import STAGES
 
 
 class ModelTrainee(Trainee, Protocol):
+    stage: str
+    """What kind of training it is."""
     model: ContextModel
     rng: Rng
+
+    @property
+    def config(self) -> PretrainConfig | AdversarialConfig: ...
 
     def cadence(self) -> Cadence: ...
 
@@ -28,28 +32,27 @@ class ModelTrainee(Trainee, Protocol):
         ...
 
 
+def run_name(trainee: ModelTrainee) -> str:
+    """Of the run's directory, unless told."""
+    return f"{trainee.stage}-{trainee.config.env.name}-{trainee.config.hash()}"
+
+
 def run_training(
-    config: PretrainConfig | AdversarialConfig,
-    directory: Path,
-    make: Callable[[], ModelTrainee],
-    watchers: list[Watcher] | None,
-    stage: str,
-    **card: Any,
+    trainee: ModelTrainee, out: Path | str | None, watchers: list[Watcher] | None, **card: Any
 ) -> Path:
-    """Train in `directory`, or go on where an earlier call stopped. Returns the path of the
-    weights. `make` is not called if the run is finished; `stage`: what kind of training it is;
-    `card`: what its card says besides."""
+    """Train in `out` (default runs/<name>), or go on where an earlier call stopped. Returns the
+    path of the weights. `card`: what their card says besides."""
+    config = trainee.config
     torch.set_num_threads(config.threads)
-    run = RunDirectory(directory, config)
+    run = RunDirectory(Path(out) if out else Path("runs") / run_name(trainee), config)
     try:
         if not run.model_path.with_suffix(".json").exists():
-            trainee = make()
             with explain_divergence(run):
                 train(trainee, trainee.cadence(), run, watchers)
             about = {
                 "env": config.env.to_json(),
                 "seed": config.seed,
-                "stage_version": STAGES[stage],
+                "stage_version": STAGES[trainee.stage],
                 "config_hash": config.hash(),
                 "training": config.to_json(),
                 "metrics": trainee.measure(config.final_tasks, trainee.rng.child("final")),

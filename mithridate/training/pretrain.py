@@ -12,14 +12,14 @@ from pathlib import Path
 from torch import Tensor
 
 from mithridate.agents.in_context import InContextAgent
-from mithridate.config import PretrainConfig
 from mithridate.envs import env_of
 from mithridate.intervals import mean_ci95
 from mithridate.model.layouts import make_model
 from mithridate.model.optimiser import Optimiser
 from mithridate.rng import Rng
 from mithridate.scores import total_scores
-from mithridate.tensor_files import part
+from mithridate.stage_config import PretrainConfig
+from mithridate.tensor_files import part, prefixed
 from mithridate.training.loop import Cadence, Values, Watcher
 from mithridate.training.model_run import run_training
 from mithridate.types import Contexts
@@ -27,6 +27,8 @@ from mithridate.types import Contexts
 
 class Pretraining:
     """The trainee: a fresh model, its optimiser and the stream of contexts."""
+
+    stage = "pretrain"
 
     def __init__(self, config: PretrainConfig) -> None:
         self.config = config
@@ -61,9 +63,8 @@ class Pretraining:
         return Cadence(c.steps, c.log_every, c.evaluate_every, c.checkpoint_every)
 
     def tensors(self) -> dict[str, Tensor]:
-        tensors = {f"model.{name}": t for name, t in self.model.state_dict().items()}
-        tensors |= {f"optimiser.{name}": t for name, t in self.optimiser.tensors().items()}
-        return tensors
+        tensors = prefixed("model.", self.model.state_dict())
+        return tensors | prefixed("optimiser.", self.optimiser.tensors())
 
     def load_tensors(self, tensors: dict[str, Tensor]) -> None:
         self.model.load_state_dict(part(tensors, "model."))
@@ -71,15 +72,12 @@ class Pretraining:
 
 
 def pretrain(
-    config: PretrainConfig, out: Path | str | None = None, watchers: list[Watcher] | None = None
+    training: Pretraining | PretrainConfig,
+    out: Path | str | None = None,
+    watchers: list[Watcher] | None = None,
 ) -> Path:
     """Pretrain in the directory `out` (default runs/pretrain-<env>-<hash>), or go on where an
     earlier call stopped. Returns the path of the weights."""
-    directory = Path(out) if out else default_directory(config)
-    return run_training(
-        config, directory, lambda: Pretraining(config), watchers, stage="pretrain", kind="dpt"
-    )
-
-
-def default_directory(config: PretrainConfig) -> Path:
-    return Path("runs") / f"pretrain-{config.env.name}-{config.hash()}"
+    if isinstance(training, PretrainConfig):
+        training = Pretraining(training)
+    return run_training(training, out, watchers, kind="dpt")

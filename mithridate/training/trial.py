@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from mithridate.capabilities import is_privileged
 from mithridate.errors import UserError
 from mithridate.model.context_model import ContextModel
 from mithridate.rng import Rng
@@ -21,7 +22,7 @@ def try_out(env: Env, agents: Iterable[Agent | None], attackers: Iterable[Attack
     for agent in agents:
         if agent is not None:
             with blaming(agent):
-                if hasattr(agent, "reveal"):
+                if is_privileged(agent):
                     agent.reveal(Secrets(env, tasks.copy(), 0.0, None))
                 agent.reset(env.spec, 1, Rng(0).streams(tasks.ids))
 
@@ -29,7 +30,7 @@ def try_out(env: Env, agents: Iterable[Agent | None], attackers: Iterable[Attack
 def check_start(model: ContextModel, env: Env) -> None:
     """Raise a UserError unless the model, trained on in `env`, can be loaded as a model of `env`:
     being able to act there is not enough."""
-    if env.spec.features is not None and getattr(model, "features", None) is None:
+    if env.spec.features is not None and model.features is None:
         raise UserError(
             "it was trained where arms have no features, and would not know that it belongs to "
             "these; pretrain one here"

@@ -76,12 +76,13 @@ def _make_agent(call: Call, place: Place) -> None:
 
 def _text(call: Call, place: Place) -> None:
     from mithridate.attackers import make_attacker
-    from mithridate.config import EvaluateConfig, resolve
     from mithridate.evaluation.kinds import named
     from mithridate.evaluation.victims import make_victims, split_names
     from mithridate.experiments.plan import plan
     from mithridate.experiments.recipes import RECIPES, recipe_named
     from mithridate.registry import ENVS, parse_call
+    from mithridate.settings import resolve
+    from mithridate.stage_config import EvaluateConfig
 
     line = call["line"]
     targets: dict[str, Callable[[], Any]] = {

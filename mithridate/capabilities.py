@@ -1,0 +1,129 @@
+"""What some agents and attackers can do besides: one protocol for each capability, and one function
+that says whether somebody has it.
+
+A capability is had whole or not at all. Who has a part of one is told what is missing, so that a
+misspelt method is not a capability that nobody notices.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple, Protocol, TypeGuard
+
+from torch import Tensor
+
+from mithridate.errors import UserError
+from mithridate.types import Agent, Attacker, Secrets, Trajectory
+
+# Agents ------------------------------------------------------------------------------------------
+
+
+class PrivilegedAgent(Agent, Protocol):
+    """An oracle."""
+
+    def reveal(self, secrets: Secrets) -> None:
+        """Called before `reset`."""
+        ...
+
+
+class LearningAgent(Agent, Protocol):
+    """Learns for some episodes before the one that is measured."""
+
+    learning_episodes: int
+
+
+class EpisodicAgent(Agent, Protocol):
+    """Hears when episodes begin and end."""
+
+    def begin_episode(self) -> None: ...
+
+    def end_episode(self) -> None: ...
+
+
+# Attackers ---------------------------------------------------------------------------------------
+
+
+class LearningAttacker(Attacker, Protocol):
+    learning: bool
+    """Set while it learns."""
+
+    def update(self, trajectory: Trajectory) -> dict[str, float]:
+        """Learn from the rollout that the last `reset` began. Returns what to log."""
+        ...
+
+    def tensors(self) -> dict[str, Tensor]:
+        """Everything that `update` changes."""
+        ...
+
+    def load_tensors(self, tensors: dict[str, Tensor]) -> None: ...
+
+
+class ForgettingAttacker(Attacker, Protocol):
+    """Has parameters of its own for each task."""
+
+    def forget(self, ids: Tensor) -> None:
+        """Drop what belongs to these tasks."""
+        ...
+
+
+class Added(NamedTuple):
+    """What an attacker adds to the true reward, for each task, key and action."""
+
+    mean: Tensor
+    """(B, K, A)."""
+    spread: Tensor | None
+    """(B, K, A) standard deviations; None if there is no luck in it."""
+
+
+class TransparentAttacker(Attacker, Protocol):
+    """Shows what it does, to oracles and pictures."""
+
+    def adds(self) -> Added:
+        """At this moment; for those whose attack is fixed, once they are reset, at every one."""
+        ...
+
+
+class RuleAttacker(Attacker, Protocol):
+    """What it adds to a reward follows from what the action is worth, by a rule that an oracle may
+    be told."""
+
+    def rule(self, means: Tensor) -> Tensor: ...
+
+
+# Who can what ------------------------------------------------------------------------------------
+
+
+def is_privileged(agent: Any) -> TypeGuard[PrivilegedAgent]:
+    return _can(agent, "reveal")
+
+
+def is_learning(agent: Any) -> TypeGuard[LearningAgent]:
+    return _can(agent, "learning_episodes")
+
+
+def is_episodic(agent: Any) -> TypeGuard[EpisodicAgent]:
+    return _can(agent, "begin_episode", "end_episode")
+
+
+def learns(attacker: Any) -> TypeGuard[LearningAttacker]:
+    return _can(attacker, "update", "tensors", "load_tensors", "learning")
+
+
+def forgets(attacker: Any) -> TypeGuard[ForgettingAttacker]:
+    return _can(attacker, "forget")
+
+
+def is_transparent(attacker: Any) -> TypeGuard[TransparentAttacker]:
+    return _can(attacker, "adds")
+
+
+def has_rule(attacker: Any) -> TypeGuard[RuleAttacker]:
+    return _can(attacker, "rule")
+
+
+def _can(thing: Any, *members: str) -> bool:
+    missing = [name for name in members if not hasattr(thing, name)]
+    if 0 < len(missing) < len(members):
+        there = next(name for name in members if name not in missing)
+        name = type(thing).__name__
+        raise UserError(f"{name} has '{there}' but no '{missing[0]}': they belong together")
+    return not missing
