@@ -12,9 +12,14 @@ from mithridate.config import ModelConfig
 from mithridate.envs import make_env
 from mithridate.errors import UserError
 from mithridate.evaluation.crossplay import evaluate
+from mithridate.experiments.executors import run_graph
+from mithridate.experiments.plan import plan
+from mithridate.experiments.recipes import RECIPES, Level, Recipe, Row
+from mithridate.experiments.store import Store
 from mithridate.model.layouts import make_model
 from mithridate.observations import Array, States, describe, fits
 from mithridate.registry import AGENTS, ATTACKERS, ENVS
+from mithridate.report.html import write_report
 from mithridate.rng import Rng
 from mithridate.rollout import rollout
 from mithridate.settings import resolve
@@ -277,3 +282,23 @@ def test_evaluation(env, weights, monkeypatch, tmp_path, command):
     assert (code, err.count("\n")) == (2, 1) and "this model was trained for" in err
     code, _, err = command("evaluate", "ring", "--agents", "uniform", "--attackers", "swap")
     assert (code, err.count("\n")) == (2, 1) and "needs an environment whose tasks are arms" in err
+
+
+def test_a_recipe_and_its_report(tmp_path, monkeypatch):
+    """Pretraining, adversarial training, attackers, cells, and the page with tables and curves."""
+    recipe = Recipe(
+        name="ring", title="Images", environment="ring", static=("none", "uniform"),
+        rows=(Row("AT-DPT", "at-dpt"), Row("DPT", "dpt"), Row("chance", "uniform")),
+        trained={"learned": ("AT-DPT", "DPT")}, levels=(Level(0.4, 2.0),),
+    )  # fmt: skip
+    monkeypatch.setitem(RECIPES, "ring", recipe)
+    planned = plan(recipe, "smoke", sets=["pretrain.steps=60"])
+    store = Store.open(tmp_path / "store")
+    store.remember(planned.name, planned.describe())
+    run_graph(planned.stages(), store)
+    kinds = {r["kind"] for s in planned.stages() if s.kind == "evaluate"
+             for r in store.get(s.name).records()}  # fmt: skip
+    assert kinds == {"clean", "random", "learned"}
+    page = write_report(store, tmp_path / "page.html")[0].read_text()
+    for text in ("Images", "AT-DPT", "chance", "episode reward", "learned(DPT)", "Per round of"):
+        assert text in page

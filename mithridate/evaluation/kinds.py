@@ -95,7 +95,7 @@ class Adaptive(Kind):
         return config.adaptive_rounds
 
     def fits(self, spec: EnvSpec) -> bool:
-        return spec.n_states is None
+        return spec.n_attack_keys == 1
 
 
 @KINDS.register("from_nothing")
@@ -138,7 +138,7 @@ class Kept(Kind):
     where = "with arms"
 
     def fits(self, spec: EnvSpec) -> bool:
-        return spec.n_states is None
+        return spec.n_attack_keys == 1
 
 
 @KINDS.register("pooled")
@@ -150,7 +150,7 @@ class Pooled(Kind):
     where = "in rooms"
 
     def fits(self, spec: EnvSpec) -> bool:
-        return spec.n_states is not None
+        return spec.n_attack_keys > 1
 
 
 @KINDS.register("random")

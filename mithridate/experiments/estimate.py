@@ -98,7 +98,7 @@ def _streams(config: dict[str, Any]) -> int:
 
 @cache
 def _streams_in(env: str) -> int:
-    return 1 if make_env(env).spec.n_states is None else 2
+    return 1 if make_env(env).spec.observation is None else 2
 
 
 def _learning(batches: dict[str, Any], steps: float) -> float:

@@ -1,0 +1,47 @@
+"""scripts/ship.py puts a finished run among the shipped models, or leaves everything as it was."""
+
+import json
+import os
+import sys
+from pathlib import Path
+
+import pytest
+
+from mithridate.errors import UserError
+from mithridate.model.weights import load_model
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "scripts"))
+from ship import ship
+
+
+def test_a_run_is_shipped_whole(smoke_model, tmp_path):
+    card = ship(smoke_model.parent, "dpt-toy-s0", tmp_path)
+    assert sorted(os.listdir(tmp_path)) == [
+        "dpt-toy-s0.json", "dpt-toy-s0.log.jsonl", "dpt-toy-s0.safetensors"
+    ]  # fmt: skip
+    model, shipped = load_model(tmp_path / "dpt-toy-s0.safetensors")
+    assert shipped == card == load_model(smoke_model)[1]
+    assert len(model.state_dict()) == len(load_model(smoke_model)[0].state_dict())
+
+
+def test_what_does_not_belong_together_is_refused(smoke_model, tmp_path):
+    for name in ("", "../dpt-s0", "DPT-s0", "dpt"):
+        with pytest.raises(UserError, match="name"):
+            ship(smoke_model.parent, name, tmp_path)
+    with pytest.raises(UserError, match="nowhere"):
+        ship(tmp_path / "nowhere", "dpt-toy-s0", tmp_path)
+    assert os.listdir(tmp_path) == []
+
+
+def test_a_card_with_another_configuration_is_refused(smoke_model, tmp_path):
+    run, zoo = tmp_path / "run", tmp_path / "zoo"
+    run.mkdir()
+    zoo.mkdir()
+    for name in ("model.safetensors", "log.jsonl"):
+        (run / name).write_bytes((smoke_model.parent / name).read_bytes())
+    card = json.loads((smoke_model.parent / "model.json").read_text())
+    card["training"]["steps"] += 1
+    (run / "model.json").write_text(json.dumps(card))
+    with pytest.raises(UserError):
+        ship(run, "dpt-toy-s0", zoo)
+    assert os.listdir(zoo) == []
