@@ -57,6 +57,37 @@ class LearningAttacker(Attacker, Protocol):
     def load_tensors(self, tensors: dict[str, Tensor]) -> None: ...
 
 
+class RepeatingAttacker(Attacker, Protocol):
+    """Learns from several episodes of each task in a round, compared with each other."""
+
+    episodes: int
+    together: bool
+    """Whether all tasks have to be in the same rollout, because they learn from each other."""
+
+
+class SettlingAttacker(Attacker, Protocol):
+    """Ends with a choice between finalists, on luck that it has not learned from."""
+
+    finalists: int
+    trials: int
+    """Episodes of each task that each finalist is tried for."""
+
+    def present(self, finalist: int | None) -> None:
+        """From the next `reset` on, every task is attacked by this one of its finalists; None for
+        the one that it has come to."""
+        ...
+
+    def played(self) -> Tensor:
+        """(M, P): the parameters of each task's attack in the rollout that the last `reset` began,
+        for the tasks in ascending order."""
+        ...
+
+    def settle(self, earned: Tensor, tried: Tensor) -> None:
+        """Keep one finalist for each task of the last `reset`: what the victim earned, (M, F,
+        trials), and the finalists' parameters (M, F, P)."""
+        ...
+
+
 class ForgettingAttacker(Attacker, Protocol):
     """Has parameters of its own for each task."""
 
@@ -106,6 +137,14 @@ def is_episodic(agent: Any) -> TypeGuard[EpisodicAgent]:
 
 def learns(attacker: Any) -> TypeGuard[LearningAttacker]:
     return _can(attacker, "update", "tensors", "load_tensors", "learning")
+
+
+def repeats(attacker: Any) -> TypeGuard[RepeatingAttacker]:
+    return _can(attacker, "episodes", "together")
+
+
+def settles(attacker: Any) -> TypeGuard[SettlingAttacker]:
+    return _can(attacker, "finalists", "trials", "present", "played", "settle")
 
 
 def forgets(attacker: Any) -> TypeGuard[ForgettingAttacker]:

@@ -10,9 +10,10 @@ Registering also enrols the class in the contract tests (`tests/test_contracts.p
 
 from __future__ import annotations
 
+import difflib
 import importlib
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Generic, TypeVar
 
 from mithridate.errors import UserError, shown, unknown
@@ -24,20 +25,30 @@ T = TypeVar("T", bound=type)
 class Registry(Generic[T]):
     """Maps names to classes of one kind; the built-in ones load on the first look-up."""
 
-    def __init__(self, kind: str, package: str) -> None:
+    def __init__(self, kind: str, package: str, needs: Sequence[str] = ()) -> None:
+        """`needs`: what its classes must have."""
         self.kind = kind
         self._package = package
+        self._needs = needs
         self._classes: dict[str, T] = {}
 
     def register(self, name: str) -> Callable[[T], T]:
         def add(cls: T) -> T:
             if self._classes.get(name, cls).__qualname__ != cls.__qualname__:
                 raise ValueError(f"{self.kind} '{name}' is already registered")
+            self._check(cls)
             self._classes[name] = cls
             cls.registered_name = name  # type: ignore[attr-defined]
             return cls
 
         return add
+
+    def _check(self, cls: T) -> None:
+        for need in self._needs:
+            if not hasattr(cls, need):
+                close = difflib.get_close_matches(need, vars(cls), n=1)
+                hint = f"; did you mean '{need}' by '{close[0]}'?" if close else ""
+                raise UserError(f"{self.kind} class {cls.__name__} has no '{need}'{hint}")
 
     def names(self) -> list[str]:
         importlib.import_module(self._package)
@@ -94,7 +105,15 @@ def parse_call(text: str, kind: str = "agent") -> tuple[str, dict[str, Any]]:
     return name, parameters
 
 
-ENVS: Registry[Any] = Registry("environment", "mithridate.envs")
-AGENTS: Registry[Any] = Registry("agent", "mithridate.agents")
-ATTACKERS: Registry[Any] = Registry("attacker", "mithridate.attackers")
-KINDS: Registry[Any] = Registry("attack kind", "mithridate.evaluation.kinds")
+ENVS: Registry[Any] = Registry(
+    "environment", "mithridate.envs",
+    ("Config", "presets", "attacks", "learned_attack", "budget", "peer", "sample_tasks", "reset",
+     "step", "observe", "action_values", "optimal_action", "score", "sample_contexts"),
+)  # fmt: skip
+AGENTS: Registry[Any] = Registry("agent", "mithridate.agents", ("reset", "act", "observe"))
+ATTACKERS: Registry[Any] = Registry(
+    "attacker", "mithridate.attackers", ("Config", "reset", "poison", "cost")
+)
+KINDS: Registry[Any] = Registry(
+    "attack kind", "mithridate.evaluation.kinds", ("trained", "column", "title", "rounds")
+)

@@ -26,6 +26,7 @@ from mithridate.types import (
     EnvSpec,
     Observation,
     Secrets,
+    State,
     Step,
     Tasks,
     Trajectory,
@@ -100,11 +101,11 @@ def _rollout(
             if privileged:
                 secrets.state = own(state)
             actions = _actions(agent.act(own(obs)), spec, batch, agent)
-            optimal = env.optimal_action(tasks, state)
+            optimal = _optimal(env, tasks, state)
             if keyed:
                 key = _keys(env.attack_key(tasks, state), spec, batch)
             if record_values and episode == 0 and (state is not None or not values):
-                values.append(env.action_values(tasks, state))
+                values.append(_values(env, tasks, state))
             next_state, paid = env.step(tasks, state, actions, noise.normal(spec.noise_size))
             true = _rewards(paid, batch, env)
             next_obs = own(env.observe(next_state))
@@ -126,9 +127,9 @@ def _rollout(
         if is_episodic(agent):
             agent.end_episode()
     if record_values and state is not None:
-        values.append(env.action_values(tasks, state))
+        values.append(_values(env, tasks, state))
     return record.trajectory(
-        env.optimal_action(tasks, state), torch.stack(values, 1) if values else None
+        _optimal(env, tasks, state), torch.stack(values, 1) if values else None
     )
 
 
@@ -191,6 +192,27 @@ def _keys(keys: Any, spec: EnvSpec, batch: int) -> Tensor:
         raise UserError(f"{what} must return keys in 0…{spec.n_attack_keys - 1}")
     found: Tensor = keys
     return found
+
+
+def _optimal(env: Env, tasks: Tasks, state: State) -> Tensor:
+    """The oracle's actions (B,), or an error that says what is wrong."""
+    found: Any = env.optimal_action(tasks, state)
+    if not _plain(found) or found.dtype != torch.int64 or found.shape != (len(tasks),):
+        what = f"environment {env.spec.name}: optimal_action()"
+        raise UserError(f"{what} must return an int64 tensor of shape ({len(tasks)},)")
+    actions: Tensor = found
+    return actions
+
+
+def _values(env: Env, tasks: Tasks, state: State) -> Tensor:
+    """What actions are worth (B, A), or an error that says what is wrong."""
+    found: Any = env.action_values(tasks, state)
+    shape = (len(tasks), env.spec.n_actions)
+    if not _plain(found) or not found.is_floating_point() or found.shape != shape:
+        what = f"environment {env.spec.name}: action_values()"
+        raise UserError(f"{what} must return a tensor of floats of shape {shape}")
+    values: Tensor = found
+    return values
 
 
 def _actions(actions: Any, spec: EnvSpec, batch: int, agent: Agent) -> Tensor:

@@ -11,7 +11,7 @@ from torch import Tensor
 from mithridate.errors import UserError
 from mithridate.rng import Rng
 from mithridate.rollout import rollout
-from mithridate.types import Agent, Attacker, Env, Tasks
+from mithridate.types import Agent, Attacker, Env, Tasks, Trajectory
 from mithridate.users_code import blaming
 
 
@@ -33,10 +33,21 @@ def step_scores(
     for start in range(0, len(tasks), block):
         some = tasks.select(slice(start, start + block))
         trajectory = rollout(env, some, agent, attacker, eps, rng=rng, on_step=on_step)
-        parts.append(env.score(some, trajectory))
+        parts.append(score(env, some, trajectory))
         if attacker is not None and norms is not None:
             norms.append(_norm(attacker, len(some)))
     return torch.cat(parts)
+
+
+def score(env: Env, tasks: Tasks, trajectory: Trajectory) -> Tensor:
+    """(B, T): what the environment says of each step, or an error that says what is wrong."""
+    found: Any = env.score(tasks, trajectory)
+    shape = tuple(trajectory.actions.shape)
+    if not isinstance(found, Tensor) or not found.is_floating_point() or found.shape != shape:
+        what = f"environment {env.spec.name}: score()"
+        raise UserError(f"{what} must return a tensor of floats of shape {shape}")
+    scores: Tensor = found
+    return scores
 
 
 def _norm(attacker: Attacker, batch: int) -> float:

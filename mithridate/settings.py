@@ -90,9 +90,6 @@ def preset_settings(stage: StageKind, env: str | EnvConfig, preset: str) -> dict
 
 def _of_environment(stage: StageKind, env: Any) -> dict[str, Any]:
     """What an environment's class says about attacks in it, for a stage that has any."""
-    for name in ("budget", "learned_attack"):
-        if not hasattr(env, name):
-            raise UserError(f"environment {env.__name__} has no '{name}' (see Env in types.py)")
     if stage == "pretrain":
         return {}
     said: dict[str, Any] = {"budget": env.budget}

@@ -228,6 +228,8 @@ class Env(Protocol):
 
     spec: EnvSpec
     config: EnvConfig
+    presets: Mapping[str, Mapping[str, Mapping[str, Any]]]
+    """What differs from the defaults of stage_config.py, by stage and preset."""
     attacks: tuple[str, ...]
     """Attackers for it that need no learning."""
     learned_attack: str

@@ -2,7 +2,9 @@ import pytest
 from pydantic import BaseModel
 
 from mithridate import config, stage_config
+from mithridate.capabilities import learns
 from mithridate.config import Config, EnvConfig
+from mithridate.envs import env_of
 from mithridate.envs.bandit import Bandit
 from mithridate.envs.darkroom import Darkroom
 from mithridate.errors import UserError
@@ -12,6 +14,7 @@ from mithridate.settings import parse, resolve
 from mithridate.stage_config import AdversarialConfig, DistillConfig, EvaluateConfig, PretrainConfig
 from mithridate.training.adversarial import train_adversarially
 from mithridate.training.distill import distill
+from mithridate.training.fitness import try_out
 from mithridate.training.pretrain import pretrain
 
 
@@ -80,6 +83,16 @@ def all_configs() -> set[type[Config]]:
     return found - {Config, EnvConfig}
 
 
+def fits(config, attacker) -> bool:
+    """Whether an attacker needs no learning and is for this environment."""
+    made = ATTACKERS.create(attacker)
+    try:
+        try_out(env_of(config.env), (), [made])
+    except UserError:
+        return False
+    return not learns(made)
+
+
 def test_every_field_is_read_by_somebody(monkeypatch, tmp_path):
     read: set[tuple[type, str]] = set()
     original = BaseModel.__getattribute__
@@ -99,7 +112,7 @@ def test_every_field_is_read_by_somebody(monkeypatch, tmp_path):
     evaluate_config(room, ["npg", "q_learning"])
     config = resolve(
         EvaluateConfig, "evaluate", "bandit", "smoke", ["threads=1", "adaptive_rounds=1"],
-        attackers=("none", *Bandit.attacks, "learned(ts)", "adaptive(ts)"),
+        attackers=("none", *Bandit.attacks, "learned(ts)", "adaptive(ts)", "search(ts)"),
     )  # fmt: skip
     rooms = ("npg", "q_learning")
     linear = ("linucb", "crlinucb", "lin_ts", "mixture_linucb", "mixture_lin_ts")
@@ -116,6 +129,10 @@ def test_every_field_is_read_by_somebody(monkeypatch, tmp_path):
         DistillConfig, "distill", "bandit", "smoke", ["steps=8"], source="ts", attacker="uniform"
     )
     distill(config, tmp_path / "distilled")
+    for name in ENVS.names():  # whoever else is registered
+        config = resolve(EvaluateConfig, "evaluate", name, "smoke", tasks=2)
+        fitting = [text for text in ATTACKERS.names() if fits(config, text)]
+        evaluate_config(config.model_copy(update={"attackers": ("none", *fitting)}), ["uniform"])
     unread = {
         f"{cls.__name__}.{field}"
         for cls in all_configs()

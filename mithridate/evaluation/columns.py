@@ -27,8 +27,8 @@ from mithridate.registry import ATTACKERS, parse_call
 from mithridate.settings import resolve
 from mithridate.stage_config import AttackConfig, EvaluateConfig
 from mithridate.training.attack import AttackTraining, LearnedAttack, attack
+from mithridate.training.fitness import try_out
 from mithridate.training.loop import Watcher
-from mithridate.training.trial import try_out
 from mithridate.types import Attacker, Tasks
 
 

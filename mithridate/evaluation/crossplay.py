@@ -185,6 +185,11 @@ def evaluate_cell(
         env, tasks, victim.replication(replication), attacker, config.eps,
         rng=rng, block=config.block, on_step=on_step, norms=norms,
     )  # fmt: skip
+    if max(norms, default=0.0) > config.budget * (1 + 1e-6):
+        raise UserError(
+            f"attacker '{column.name}' spent {max(norms):.3g} of a budget of {config.budget:g}; it "
+            "has to keep to it (mithridate/budget.py)"
+        )
     mean, ci95 = mean_ci95(scores.sum(1).tolist())
     record = Record(
         agent=victim.label, environment=env.spec.name, metric=env.spec.metric.name,

@@ -11,10 +11,11 @@ new kind is a class and a decorator, in this package or outside it (CONTRIBUTING
 
 from __future__ import annotations
 
+import difflib
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from mithridate.errors import UserError, unknown
 from mithridate.registry import KINDS
@@ -44,6 +45,8 @@ class Kind:
     passes = 0.0
     """For estimates: how often a network of its own learns from a round's episodes; 0 if the
     attackers are tables."""
+    episodes = 1.0
+    """For estimates: how many episodes of a task a round has."""
     scale = (40.0, 100.0)
     """From where to where the paper's colours go, in the bandit."""
     where = ""
@@ -51,6 +54,17 @@ class Kind:
 
     def __init__(self, name: str) -> None:
         self.name = name
+
+    def __init_subclass__(cls) -> None:
+        """What resembles something that a kind has, and is not it, is a slip of the pen."""
+        for name in vars(cls):
+            close = difflib.get_close_matches(name, KNOWN, n=1, cutoff=0.75)
+            if not name.startswith("_") and name not in dir(Kind) and close:
+                raise UserError(
+                    f"attack kind {cls.__name__}: did you mean '{close[0]}' by '{name}'?"
+                )
+        if not isinstance(cls.order, int):
+            raise UserError(f"attack kind {cls.__name__}: 'order' must be a whole number")
 
     def column(self, of: str) -> str:
         """What a column is called: what a user writes to get it."""
@@ -80,6 +94,10 @@ class Kind:
         """What the paper calls a column in one of its tables; nothing if it has none. `of` is
         already the paper's name."""
         return ""
+
+
+KNOWN = tuple(name for name in vars(Kind) if not name.startswith("_"))
+"""What a kind may say of itself."""
 
 
 @KINDS.register("adaptive")
@@ -151,6 +169,20 @@ class Pooled(Kind):
 
     def fits(self, spec: EnvSpec) -> bool:
         return spec.n_attack_keys > 1
+
+
+@KINDS.register("search")
+class Search(Kind):
+    """The worst attack on each task that a black-box search finds."""
+
+    attacker = "search"
+    order = 45
+    phrase = "search"
+    episodes = 16.0
+    generations: ClassVar[Mapping[str, int]] = {"smoke": 2, "laptop": 15, "paper": 15}
+
+    def rounds(self, config: EvaluateConfig) -> int | None:
+        return self.generations[config.preset]
 
 
 @KINDS.register("random")

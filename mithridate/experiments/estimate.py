@@ -14,7 +14,7 @@ from typing import Any
 
 from mithridate.envs import make_env
 from mithridate.errors import UserError
-from mithridate.evaluation.kinds import Heading
+from mithridate.evaluation.kinds import Heading, Kind
 from mithridate.evaluation.victims import Victim
 from mithridate.experiments.stages import INPUT, Stage, parsed_config
 from mithridate.experiments.store import Store
@@ -60,13 +60,14 @@ def work(stage: Stage) -> float:
         learning = _streams(config) * _learning(config["batches"], steps)
         return learning + _rolling(tasks, horizon, True)
     if stage.kind == "attack":
-        tasks = config["tasks"] * (config["rounds"] + 1)
+        kind = _kind(stage)
+        tasks = config["tasks"] * (config["rounds"] * kind.episodes + 1)
         rolling = _rolling(tasks * _episodes(config["target"]), horizon, bool(stage.inputs))
-        if passes := _passes(stage):  # a network of its own
+        if kind.passes:  # a network of its own
             batch = {"long_every": 1, "long_batch": config["tasks"], "long_length": horizon}
             rolling += _rolling(tasks, horizon, True)
             rolling += _learning(
-                {**batch, "short_batch": 0, "short_length": 0}, passes * config["rounds"]
+                {**batch, "short_batch": 0, "short_length": 0}, kind.passes * config["rounds"]
             )
         return rolling
     tasks = 1 if stage.kind == "picture" else config["tasks"]
@@ -74,11 +75,11 @@ def work(stage: Stage) -> float:
     return _rolling(tasks * episodes, horizon, "victim" in stage.inputs)
 
 
-def _passes(stage: Stage) -> float:
-    """See `Kind.passes`."""
+def _kind(stage: Stage) -> Kind:
+    """Of the attack that a stage trains."""
     if stage.about is None or stage.about.kind is None:
-        return 0.0
-    return Heading(stage.about.kind, stage.about.who).described.passes
+        return Kind("")
+    return Heading(stage.about.kind, stage.about.who).described
 
 
 @cache

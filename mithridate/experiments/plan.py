@@ -20,8 +20,8 @@ from mithridate.evaluation.columns import attack_config
 from mithridate.evaluation.kinds import Heading, fitting, named
 from mithridate.experiments.formats import MANY_REPLICATIONS, About
 from mithridate.experiments.recipes import MODELS, Level, Recipe, Row
+from mithridate.experiments.rehearsal import try_stage
 from mithridate.experiments.stages import CONFIGS, INPUT, Stage, in_order
-from mithridate.experiments.trials import try_stage
 from mithridate.files import shown
 from mithridate.settings import PRESETS, parse, resolve
 from mithridate.stage_config import EvaluateConfig

@@ -63,7 +63,10 @@ def matrix_table(evaluation: Evaluation) -> Table:
         title += (
             f", eps {attacked[0].eps:g}, budget {attacked[0].budget:g} (largest norm {norm:.2f})"
         )
-    title += f"; {count} × {first.tasks} tasks, seed {first.seed}; below: the paper"
+    title += f"; {count} × {first.tasks} tasks, seed {first.seed}"
+    pairs = [(agent, column) for agent in evaluation.agents() for column in evaluation.columns()]
+    if any(_paper(evaluation, *pair, 2) for pair in pairs):
+        title += "; below: the paper"
     table = Table(title=title, title_justify="left", show_lines=True)
     table.add_column("agent")
     for column, heading in evaluation.cells.headings.items():

@@ -30,7 +30,7 @@ from mithridate.agents.in_context import InContextAgent, load
 from mithridate.agents.named import fingerprint, make_agent, told
 from mithridate.attackers import make_attacker
 from mithridate.attackers.population import Population
-from mithridate.capabilities import forgets, is_privileged, learns
+from mithridate.capabilities import forgets, is_privileged, learns, repeats
 from mithridate.envs import env_of
 from mithridate.errors import UserError
 from mithridate.intervals import mean_ci95
@@ -38,12 +38,12 @@ from mithridate.model.optimiser import Optimiser
 from mithridate.registry import ATTACKERS, parse_call
 from mithridate.rng import Rng
 from mithridate.rollout import rollout
-from mithridate.scores import step_scores
+from mithridate.scores import score, step_scores
 from mithridate.stage_config import AdversarialConfig
 from mithridate.tensor_files import misfit, part, prefixed
+from mithridate.training.fitness import check_start, try_out
 from mithridate.training.loop import Cadence, Values, Watcher
 from mithridate.training.model_run import run_training
-from mithridate.training.trial import check_start, try_out
 from mithridate.types import Agent, Contexts, Env, Poison, Tasks, Trajectory
 
 START, RIVAL = "start", "rival"
@@ -98,7 +98,7 @@ class AdversarialTraining:
                 self.env, self.tasks, agent, self.attacker, self.eps, rng=rng,
                 record_values=bool(config.suboptimal),
             )  # fmt: skip
-            return trajectory, self.env.score(self.tasks, trajectory).sum(1)
+            return trajectory, score(self.env, self.tasks, trajectory).sum(1)
 
         values: Values = {}
         number = step - config.synthetic.rounds
@@ -273,6 +273,11 @@ def population(config: AdversarialConfig) -> tuple[Population, Tensor]:
                 threat.attacker, _or(threat.budget, config.budget),
                 seed=Rng(config.seed).child("threat", number).integer(),
             )  # fmt: skip
+        if repeats(attacker):
+            raise UserError(
+                f"threats: attacker '{threat.attacker}' learns from several episodes of a task; "
+                "in this game there is one"
+            )
         if learns(attacker):
             attacker.learning = True
         elif threat.target is not None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import hashlib
 import math
 import os
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,14 +19,14 @@ from torch import Tensor
 
 from mithridate.agents.named import AgentLike, fingerprint, make_agent, told
 from mithridate.attackers import make_attacker
-from mithridate.capabilities import is_privileged, learns
+from mithridate.capabilities import is_privileged, learns, repeats, settles
 from mithridate.envs import env_of
 from mithridate.errors import UserError
 from mithridate.files import parse_json, shown
 from mithridate.intervals import mean_ci95
 from mithridate.rng import Rng
 from mithridate.rollout import rollout
-from mithridate.scores import step_scores
+from mithridate.scores import score, step_scores
 from mithridate.settings import parse
 from mithridate.stage_config import AttackConfig
 from mithridate.tensor_files import (
@@ -37,15 +38,17 @@ from mithridate.tensor_files import (
     sealed,
     write_sealed,
 )
+from mithridate.training.fitness import try_out
 from mithridate.training.loop import Cadence, Values, Watcher, train
 from mithridate.training.run_directory import RunDirectory
-from mithridate.training.trial import try_out
-from mithridate.types import Agent, Attacker, Env, Tasks
+from mithridate.types import Agent, Attacker, Env, Tasks, Trajectory
 from mithridate.versions import versions
 
 FORMAT = 2
 """2: what is said of the attackers is sealed with them."""
 METRICS = ("final_mean", "final_ci95", "used_norm_mean", "used_norm_max")
+AT_ONCE = 1000
+"""Episodes that are rolled out at a time, where tasks do not learn from each other."""
 LARGEST = 1e9
 """No number that a trained attacker acts by is larger. (Squared gradients are.)"""
 
@@ -73,14 +76,60 @@ class AttackTraining:
         """Of the run's directory, unless told."""
         return f"attack-{self.env.spec.name}-{self.config.hash()}"
 
+    @property
+    def steps(self) -> int:
+        """Rounds, and one more if the attackers have finalists to choose from."""
+        return self.config.rounds + settles(self.attacker)
+
     def step(self, step: int) -> Values:
+        if step == self.config.rounds:
+            return self._settle()
+        rng = self.rng.child("rollout", step)
+        scores, learned = [], []
+        for tasks in self._parts(self.attacker.episodes if repeats(self.attacker) else 1):
+            trajectory, totals = self._play(tasks, rng)
+            scores.append(totals)
+            learned.append((len(tasks), self.attacker.update(trajectory)))
+        mean, ci95 = mean_ci95(torch.cat(scores).tolist())
+        return {"score_mean": mean, "score_ci95": ci95, **_together(learned)}
+
+    def _play(self, tasks: Tasks, rng: Rng) -> tuple[Trajectory, Tensor]:
+        """What happens in one rollout, and the metric of each episode (B,)."""
         trajectory = rollout(
-            self.env, self.tasks, self.target, self.attacker, self.config.eps,
-            rng=self.rng.child("rollout", step), record_learning=True,
+            self.env, tasks, self.target, self.attacker, self.config.eps, rng=rng,
+            record_learning=True,
         )  # fmt: skip
-        scores = self.env.score(self.tasks, trajectory)[:, -self.env.spec.horizon :]
-        mean, ci95 = mean_ci95(scores.sum(1).tolist())
-        return {"score_mean": mean, "score_ci95": ci95, **self.attacker.update(trajectory)}
+        scores = score(self.env, tasks, trajectory)[:, -self.env.spec.horizon :]
+        return trajectory, scores.sum(1)
+
+    def _parts(self, episodes: int) -> Iterator[Tasks]:
+        """So many episodes of each task; as many tasks at once as memory has room for, unless they
+        learn from each other."""
+        if episodes == 1:
+            yield self.tasks
+            return
+        apart = repeats(self.attacker) and not self.attacker.together
+        size = max(1, AT_ONCE // episodes) if apart else len(self.tasks)
+        for start in range(0, len(self.tasks), size):
+            yield self.tasks.select(slice(start, start + size)).repeat(episodes)
+
+    def _settle(self) -> Values:
+        """Let the finalists of every task meet the same luck, and the attackers choose."""
+        attacker, rng = self.attacker, self.rng.child("settle")
+        scores = []
+        for tasks in self._parts(attacker.trials):
+            earned, tried = [], []
+            for finalist in range(attacker.finalists):
+                attacker.present(finalist)
+                trajectory, totals = self._play(tasks, rng)
+                total = trajectory.true_rewards[:, -self.env.spec.horizon :].sum(1)
+                earned.append(total.view(-1, attacker.trials).cpu())
+                tried.append(attacker.played())
+                scores.append(totals)
+            attacker.settle(torch.stack(earned, 1), torch.stack(tried, 1))
+            attacker.present(None)
+        mean, ci95 = mean_ci95(torch.cat(scores).tolist())
+        return {"finalists_mean": mean, "finalists_ci95": ci95}
 
     def evaluate(self, step: int) -> Values:
         """The target under the attackers as they are used: within the budget."""
@@ -103,6 +152,20 @@ class AttackTraining:
 
     def load_tensors(self, tensors: dict[str, Tensor]) -> None:
         self.attacker.load_tensors(tensors)
+
+
+def _together(parts: Sequence[tuple[int, Values]]) -> Values:
+    """What several parts of the tasks say of themselves: the largest of what is called max, and
+    the mean, by their sizes, of everything else."""
+    if len(parts) == 1:
+        return parts[0][1]
+    total = sum(size for size, _ in parts)
+    return {
+        name: max(values[name] for _, values in parts)
+        if name.endswith("_max")
+        else sum(size * values[name] for size, values in parts) / total
+        for name in parts[0][1]
+    }
 
 
 def _tasks(config: AttackConfig, env: Env) -> Tasks:
@@ -137,7 +200,7 @@ def attack(
     path = run.path / "attackers.safetensors"
     try:
         if not path.exists():
-            cadence = Cadence(config.rounds, 1, config.rounds, config.checkpoint_every)
+            cadence = Cadence(training.steps, 1, training.steps, config.checkpoint_every)
             train(training, cadence, run, watchers)
             _save(path, training)
     finally:

@@ -23,10 +23,10 @@ from mithridate.rng import Rng
 from mithridate.rollout import rollout
 from mithridate.stage_config import DistillConfig
 from mithridate.tensor_files import part, prefixed
+from mithridate.training.fitness import try_out
 from mithridate.training.loop import Values, Watcher
 from mithridate.training.model_run import run_training
 from mithridate.training.pretrain import Pretraining
-from mithridate.training.trial import try_out
 from mithridate.types import Attacker, Contexts, Trajectory
 
 

@@ -20,6 +20,7 @@ from mithridate.rng import Rng
 from mithridate.scores import total_scores
 from mithridate.stage_config import PretrainConfig
 from mithridate.tensor_files import part, prefixed
+from mithridate.training.fitness import check_contexts
 from mithridate.training.loop import Cadence, Values, Watcher
 from mithridate.training.model_run import run_training
 from mithridate.types import Contexts
@@ -46,7 +47,9 @@ class Pretraining:
     def contexts(self, batch: int, length: int, rng: Rng) -> Contexts:
         """What to learn from."""
         tasks = self.env.sample_tasks(batch, rng.child("tasks"))
-        return self.env.sample_contexts(tasks, length, rng.child("contexts"))
+        contexts = self.env.sample_contexts(tasks, length, rng.child("contexts"))
+        check_contexts(contexts, self.env.spec, batch, length)
+        return contexts
 
     def evaluate(self, step: int) -> Values:
         return self.measure(self.config.evaluate_tasks, self.rng.child("validation"))

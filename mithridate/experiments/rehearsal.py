@@ -22,7 +22,7 @@ from mithridate.stage_config import AdversarialConfig, AttackConfig, DistillConf
 from mithridate.training.adversarial import RIVAL, START, population, targets
 from mithridate.training.attack import AttackTraining, learning_attacker
 from mithridate.training.distill import Distillation
-from mithridate.training.trial import try_out
+from mithridate.training.fitness import try_out
 from mithridate.types import Agent, Attacker, Secrets
 
 

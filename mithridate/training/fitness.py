@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+import torch
+
 from mithridate.capabilities import is_privileged
+from mithridate.contexts import LONGER
 from mithridate.errors import UserError
 from mithridate.model.context_model import ContextModel
 from mithridate.rng import Rng
-from mithridate.types import Agent, Attacker, Env, Secrets
+from mithridate.types import Agent, Attacker, Contexts, Env, EnvSpec, Secrets
 from mithridate.users_code import blaming
 
 
@@ -40,3 +43,20 @@ def check_start(model: ContextModel, env: Env) -> None:
             f"it was trained for {model.context_length} steps, here are {env.spec.horizon}; "
             f"train with --set env.horizon={model.context_length}, or pretrain one here"
         )
+
+
+def check_contexts(contexts: Contexts, spec: EnvSpec, batch: int, length: int) -> None:
+    """Raise a UserError unless an environment's contexts have the form that models learn from."""
+    what = f"environment {spec.name}: sample_contexts() must return"
+    for name, tensor in contexts._by_task().items():
+        if name == "values":
+            continue
+        kind = torch.float32 if name == "rewards" else torch.int64
+        shape = (batch, length + (name in LONGER))
+        if tensor.dtype != kind or tuple(tensor.shape) != shape:
+            raise UserError(f"{what} {name} as {kind} of shape {shape}")
+        most = spec.n_actions if name in ("actions", "labels") else spec.n_states
+        if kind == torch.int64 and most is not None:
+            low, high = torch.aminmax(tensor)
+            if low < 0 or high >= most:
+                raise UserError(f"{what} {name} in 0…{most - 1}")

@@ -1,0 +1,131 @@
+"""Search finds what is known to be worst, within its budget, however it is cut into parts."""
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from mithridate.attackers.search import _clearly_least
+from mithridate.envs import make_env
+from mithridate.errors import UserError
+from mithridate.registry import ATTACKERS
+from mithridate.rng import Rng
+from mithridate.settings import resolve
+from mithridate.stage_config import AdversarialConfig, AttackConfig
+from mithridate.training import attack as attacks
+from mithridate.training.adversarial import population
+from mithridate.training.attack import AttackTraining, LearnedAttack, attack
+
+
+class Gullible:
+    """Pulls the second arm if the first looks worse than half by at least 0.2 on average after ten
+    pulls of it, else the first for ever: to hurt it where the first is best, lower the first."""
+
+    def reset(self, spec, batch, rng):
+        self._sums, self._steps = torch.zeros(batch), 0
+
+    def act(self, obs):
+        poor = self._sums / 10 < 0.3
+        return (poor & torch.tensor(self._steps >= 10)).long()
+
+    def observe(self, obs, actions, rewards, next_obs):
+        if self._steps < 10:
+            self._sums += rewards
+        self._steps += 1
+
+
+def config(*sets, **direct):
+    direct = {"target": "ts", "attacker": "search", "tasks": 8, "rounds": 6, **direct}
+    return resolve(AttackConfig, "attack", "bandit", "smoke", sets, **direct)
+
+
+def test_it_finds_the_worst_offsets():
+    """What the victim loses falls off where the mean of the first arm's rewards passes 0.3: search
+    must lower the first arm by enough, in every task where that arm is the better one."""
+    settings = config(
+        "env.arms=2", "env.horizon=60", "env.noise_std=0.05", tasks=30, rounds=8, eps=1.0
+    )
+    training = AttackTraining(settings, Gullible())
+    for step in range(training.steps):
+        training.step(step)
+    training.attacker.learning = False
+    training.attacker.reset(training.env.spec, training.tasks, Rng(0).streams(training.tasks.ids))
+    means, added = training.tasks.means, training.attacker.adds().mean[:, 0]
+    better = means[:, 0] > means[:, 1] + 0.05
+    seen = (means + added)[:, 0]
+    assert better.sum() > 5 and (seen[better] < 0.3).all()
+    assert (seen[means[:, 1] > means[:, 0] + 0.05] > 0.3).all(), "and elsewhere it must not"
+
+
+def test_each_candidate_is_kept_for_its_repeats():
+    env = make_env("bandit", arms=3, horizon=10)
+    tasks = env.sample_tasks(4, Rng(0))
+    attacker = ATTACKERS.create("search", budget=2.0, candidates=5, repeats=3)
+    attacker.learning = True
+    copies = tasks.repeat(attacker.episodes)
+    attacker.reset(env.spec, copies, Rng(1).streams(copies.luck))
+    offsets = attacker.adds().mean[:, 0].view(4, 5, 3, 3)
+    assert torch.equal(offsets, offsets[:, :, :1].expand_as(offsets))
+    assert (offsets[:, 4] != offsets[:, 3]).any()
+    assert (attacker.cost() <= 2.0).all()
+    one = tasks.select(slice(2, 3)).repeat(attacker.episodes)
+    attacker.reset(env.spec, one, Rng(1).streams(one.luck))
+    assert torch.equal(attacker.adds().mean[:, 0].view(5, 3, 3), offsets[2])
+
+
+def test_how_tasks_are_cut_into_parts_changes_nothing(tmp_path, monkeypatch):
+    whole = load_file(attack(config(), tmp_path / "whole"))
+    monkeypatch.setattr(attacks, "AT_ONCE", 40)
+    parts = load_file(attack(config(), tmp_path / "parts"))
+    assert whole.keys() == parts.keys()
+    for name, tensor in whole.items():
+        torch.testing.assert_close(tensor, parts[name], rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("env", ["bandit", "linear_bandit", "darkroom2"])
+def test_it_beats_every_attack_it_begins_with(env, tmp_path):
+    """On the luck that the finalists met, by its choice; and it says what it used."""
+    target = {"darkroom2": "uniform"}.get(env, "ts")
+    settings = resolve(
+        AttackConfig, "attack", env, "smoke", target=target, attacker="search", rounds=3
+    )
+    learned = LearnedAttack(attack(settings, tmp_path / "run"))
+    assert learned.metrics["used_norm_max"] <= settings.budget * (1 + 1e-6)
+
+
+def test_the_choice_between_finalists_is_careful():
+    luck = torch.tensor([0.0, 1.0, 2.0, 3.0])
+    first = 10 + luck
+    slightly, clearly = first - torch.tensor([1.0, -1, 1, -0.9]), first - 1
+    found = _clearly_least(
+        torch.stack([torch.stack([first, slightly]), torch.stack([first, clearly])])
+    )
+    assert found.tolist() == [0, 1]
+
+
+def test_it_is_no_threat_in_a_game_with_one_episode(tmp_path):
+    threats = [{"attacker": "search"}, {"attacker": "none"}]
+    settings = resolve(
+        AdversarialConfig, "train", "bandit", "smoke", start="dpt-bandit-s0", threats=threats
+    )
+    with pytest.raises(UserError, match="learns from several episodes of a task"):
+        population(settings)
+
+
+def test_it_goes_on_where_it_stopped(tmp_path):
+    whole = attack(config(), tmp_path / "whole").read_bytes()
+
+    class Stop(Exception):
+        pass
+
+    training = AttackTraining(config())
+    original = training.step
+
+    def step(number):
+        if number == 4:
+            raise Stop
+        return original(number)
+
+    training.step = step
+    with pytest.raises(Stop):
+        attack(training, tmp_path / "stopped")
+    assert attack(config(), tmp_path / "stopped").read_bytes() == whole
