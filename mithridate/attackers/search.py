@@ -50,9 +50,9 @@ class SearchConfig(Config):
     """Bound B on the norm of the offsets."""
     spread_budget: NonNegativeFloat = 0.0
     """Bound on the norm of the arms' spreads; 0 for none."""
-    candidates: Positive = 8
+    candidates: Positive = 16
     """Attacks that are tried on a task in a generation."""
-    repeats: Positive = 2
+    repeats: Positive = 1
     """Episodes that each of them is tried for."""
     sharpness: PositiveFloat = 1.5
     """Candidates are weighed by softmax(sharpness · z), z what the victim lost in units of the
@@ -61,7 +61,7 @@ class SearchConfig(Config):
     """How far mean and spread move towards those of the weighted candidates."""
     initial_spread: PositiveFloat = 1.0
     """Of the first generation; at 1, offsets have about the norm of the budget."""
-    least_spread: NonNegativeFloat = 0.1
+    least_spread: NonNegativeFloat = 0.2
     """The search does not become narrower than this, in the same unit."""
     trials: Positive = 8
     """Episodes that each finalist is tried for, on luck of their own."""
