@@ -17,6 +17,7 @@ from mithridate.agents.sampling import sample
 from mithridate.config import COLDEST, HOTTEST
 from mithridate.errors import UserError, shown
 from mithridate.model.context_model import ContextModel
+from mithridate.model.threads import left_to_kernels
 from mithridate.model.weights import load_model
 from mithridate.observations import describe, equal
 from mithridate.rng import TaskStreams
@@ -77,10 +78,11 @@ class InContextAgent:
 
     @torch.no_grad()
     def act(self, obs: Observation = None) -> Tensor:
-        logits = self.logits(obs)
-        if self.greedy:
-            return logits.argmax(1)
-        return sample(logits / self.temperature, self._rng.uniform())
+        with left_to_kernels(self.model.in_kernels):
+            logits = self.logits(obs)
+            if self.greedy:
+                return logits.argmax(1)
+            return sample(logits / self.temperature, self._rng.uniform())
 
     def logits(self, obs: Observation = None) -> Tensor:
         """(B, A) for the context so far. A transition enters the cache when it is first needed."""

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from mithridate.config import ModelConfig
 from mithridate.model.memory import Pool
+from mithridate.model.threads import kernel_threads
 from mithridate.native import ALIGNMENT, HEAD_WIDTHS, kernels
 
 
@@ -47,7 +48,7 @@ class NativeCausalAttention(torch.autograd.Function):
         batch, heads, length, width = q.shape
         out = torch.empty_like(q)
         m, inverse = q.new_empty(2, batch * heads, length)
-        sizes = (batch * heads, length, width, torch.get_num_threads())
+        sizes = (batch * heads, length, width, kernel_threads())
         kernels().attention_forward(q.detach(), k.detach(), v.detach(), out, m, inverse, *sizes)
         ctx.save_for_backward(q, k, v, out, m, inverse)
         ctx.sizes = sizes
@@ -80,7 +81,7 @@ class NativeTransformer(torch.autograd.Function):
         x = x.contiguous()
         batch, length, _ = x.shape
         ctx.sizes = (
-            *_shape(weights, config), batch, length // streams, streams, torch.get_num_threads(),
+            *_shape(weights, config), batch, length // streams, streams, kernel_threads(),
         )  # fmt: skip
         out = torch.empty_like(x)
         ctx.activations = _ACTIVATIONS.take(
@@ -113,7 +114,7 @@ class NativeCrossEntropy(torch.autograd.Function):
         dx, dw, db = torch.empty_like(x), torch.empty_like(weight), torch.empty_like(bias)
         loss = kernels().cross_entropy(
             x.detach(), weight.detach(), bias.detach(), labels, dx, dw, db,
-            torch.get_num_threads(),
+            kernel_threads(),
         )  # fmt: skip
         ctx.save_for_backward(dx, dw, db)
         return x.new_tensor(loss)
@@ -149,6 +150,6 @@ class NativeDecoder:
         if queries is not None:
             queries = queries.detach().contiguous()
         out = torch.empty_like(x)
-        capacity, threads = cache.shape[2] * ALIGNMENT, torch.get_num_threads()
+        capacity, threads = cache.shape[2] * ALIGNMENT, kernel_threads()
         self._decoder.step(x, queries, cache, out, position, capacity, threads)
         return out

@@ -92,6 +92,11 @@ class Transformer(nn.Module):
         )
         self.norm = nn.LayerNorm(config.width)
 
+    @property
+    def in_kernels(self) -> bool:
+        """Whether the native kernels do its work."""
+        return dispatch.transformer_is_native(self.positions, self.config)
+
     def forward(self, x: Tensor) -> Tensor:
         """(B, T, D) → (B, T, D); position t sees positions 0 … t."""
         if dispatch.transformer_is_native(x, self.config):
@@ -151,7 +156,7 @@ class Transformer(nn.Module):
     def new_cache(self, batch: int) -> KVCache:
         """For steps with the weights as they are now."""
         decoder = None
-        if dispatch.transformer_is_native(self.positions, self.config):
+        if self.in_kernels:
             decoder = dispatch.NativeDecoder(self.flat_weights(), self.config)
         weight = self.positions.detach()
         return KVCache(batch, self.config, len(weight), like=weight, decoder=decoder)

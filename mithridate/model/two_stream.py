@@ -52,6 +52,11 @@ class TwoStreamModel(ContextModel):
         if spec.n_states is None:
             self.embedding = ObservationEmbedding(spec.observation, config.width)
 
+    @property
+    def in_kernels(self) -> bool:
+        """Convolutions are PyTorch's work."""
+        return self.embedding is None and super().in_kernels
+
     def hidden(self, contexts: Contexts) -> Tensor:
         """What the head reads: (B, T + 1, D)."""
         c = contexts
