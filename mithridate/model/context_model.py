@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from mithridate.config import ModelConfig
 from mithridate.model.loss import linear_cross_entropy
+from mithridate.model.player import NativePlayer
 from mithridate.model.threads import left_to_kernels
 from mithridate.model.transformer import Transformer
 from mithridate.observations import ObservationSpec
@@ -53,6 +54,13 @@ class ContextModel(nn.Module, ABC):
         """Cross-entropy to the labels, averaged over all prefixes."""
         with left_to_kernels(self.in_kernels):
             return linear_cross_entropy(self.hidden(contexts), self.head, contexts.labels)
+
+    has_player = False
+    """Whether the kernels have this layout."""
+
+    def player(self) -> NativePlayer | None:
+        """It in the kernels, with the weights as they are now, if they have this layout."""
+        return None
 
     @abstractmethod
     def hidden(self, contexts: Contexts) -> Tensor:

@@ -81,7 +81,7 @@ class NativeTransformer(torch.autograd.Function):
         x = x.contiguous()
         batch, length, _ = x.shape
         ctx.sizes = (
-            *_shape(weights, config), batch, length // streams, streams, kernel_threads(),
+            *shape_of(weights, config), batch, length // streams, streams, kernel_threads(),
         )  # fmt: skip
         out = torch.empty_like(x)
         ctx.activations = _ACTIVATIONS.take(
@@ -127,7 +127,7 @@ class NativeCrossEntropy(torch.autograd.Function):
         return dx, dw, db, None
 
 
-def _shape(weights: Tensor, config: ModelConfig) -> tuple[int, int, int, int]:
+def shape_of(weights: Tensor, config: ModelConfig) -> tuple[int, int, int, int]:
     """Layers, heads, width, positions. A block has 12 D² + 13 D parameters, the last norm 2 D."""
     width = config.width
     in_blocks = config.layers * (12 * width * width + 13 * width) + 2 * width
@@ -138,18 +138,18 @@ class NativeDecoder:
     """A transformer's weights as they are now, laid out to add one position at a time."""
 
     def __init__(self, weights: Tensor, config: ModelConfig) -> None:
-        self._decoder = kernels().Decoder(weights.detach(), *_shape(weights, config))
+        self._decoder = kernels().Decoder(weights.detach(), *shape_of(weights, config))
 
     def step(
         self, x: Tensor, cache: Tensor, position: int, queries: Tensor | None = None
     ) -> Tensor:
-        """(B, D) → (B, D), writing the new position into the cache of every layer's normed inputs,
-        (B, layers, capacity / 16, D, 16). With queries (B, D), which see all positions up to the
-        new one and are seen by nobody, what becomes of these instead."""
+        """(B, D) → (B, D), writing the new position into the cache of keys and values,
+        (B, layers, 2, heads, capacity / 16, d, 16). With queries (B, D), which see all positions
+        up to the new one and are seen by nobody, what becomes of these instead."""
         x = x.detach().contiguous()
         if queries is not None:
             queries = queries.detach().contiguous()
         out = torch.empty_like(x)
-        capacity, threads = cache.shape[2] * ALIGNMENT, kernel_threads()
+        capacity, threads = cache.shape[4] * ALIGNMENT, kernel_threads()
         self._decoder.step(x, queries, cache, out, position, capacity, threads)
         return out

@@ -2,16 +2,9 @@
 // MITHRIDATE_VW set accordingly.
 #include <algorithm>
 
-#include "pool.hpp"
-#include "transformer.hpp"
+#include "player.hpp"
 
 namespace mithridate::MITHRIDATE_ISA {
-
-// Each thread keeps its scratch memory from call to call: fresh pages are dear.
-Workspace& workspace() {
-  static thread_local Workspace work;
-  return work;
-}
 
 void attention_forward_all(int d, int count, int T, const float* q, const float* k, const float* v,
                            float* o, float* m, float* inverse, int threads) {
@@ -83,27 +76,26 @@ void decode(const Shape& s, const float* weights, const float* transposed, int B
             long capacity, const float* x, const float* queries, float* cache, float* y,
             int threads) {
   if (B == 0) return;
-  // Tokens that share a pass over the weights: about 12, and as many chunks for each thread. The
-  // result does not depend on it.
-  const int D = s.width, most = queries ? 6 : 12, wanted = round_up((B + most - 1) / most, threads);
-  const int ROWS = (B + wanted - 1) / wanted, chunks = (B + ROWS - 1) / ROWS;
-  const long per_sequence = long(s.layers) * D * capacity;
+  const int D = s.width, ROWS = together(B, queries ? 6 : 12, threads);
+  const long sequence = cache_size(s, capacity);
   const float* position = weights + long(n) * D;
   const float* norm = last_norm(s, weights);
-  parallel_for(threads, chunks, [&](long c) {
+  parallel_for(threads, (B + ROWS - 1) / ROWS, [&](long group) {
     const FlushTiny guard;
     Workspace& work = workspace();
-    const int first = int(c) * ROWS, rows = std::min(ROWS, B - first);
+    const long first = group * ROWS;
+    const int rows = int(std::min<long>(ROWS, B - first));
     float* tokens = work.sequence.get(2L * rows * D);
     float* asked = tokens + rows * D;
-    for (int r = 0; r < rows; ++r)
-      for (int i = 0; i < D; ++i) tokens[r * D + i] = x[(first + r) * D + i] + position[i];
-    if (queries)
+    auto place = [&](const float* from, float* to) {
       for (int r = 0; r < rows; ++r)
-        for (int i = 0; i < D; ++i) asked[r * D + i] = queries[(first + r) * D + i] + position[i];
+        for (int i = 0; i < D; ++i) to[r * D + i] = from[(first + r) * D + i] + position[i];
+    };
+    place(x, tokens);
+    if (queries) place(queries, asked);
     for (int l = 0; l < s.layers; ++l)
       tokens_forward(s, weights, transposed, rows, queries, n, capacity, tokens,
-                     cache + first * per_sequence, l, work);
+                     cache + first * sequence, l, work);
     norm_forward(rows, D, queries ? asked : tokens, norm, norm + D, y + first * D);
   });
 }
@@ -203,6 +195,9 @@ const Kernels table = {MITHRIDATE_STRING(MITHRIDATE_ISA),
                        forward,
                        backward,
                        decode,
+                       player_step,
+                       choose_all,
+                       play,
                        cross_entropy,
                        multiply_add,
                        transpose_weights};
