@@ -12,4 +12,4 @@ nm -D "$SITE"/mithridate/native/_kernels*.so | grep -q __asan_ || { echo "built 
 # detect_leaks=0: the interpreter itself does not free everything at its end.
 ASAN_OPTIONS=detect_leaks=0 MITHRIDATE_KERNELS=native \
   LD_PRELOAD="$(g++ -print-file-name=libasan.so) $(g++ -print-file-name=libstdc++.so)" \
-  "$PYTHON" scripts/with_package.py "$SITE" -m pytest -q -p no:cacheprovider tests/test_native.py tests/test_pool.py "$@"
+  "$PYTHON" scripts/with_package.py "$SITE" -m pytest -q -p no:cacheprovider tests/test_native.py tests/test_pool.py tests/test_fast.py "$@"

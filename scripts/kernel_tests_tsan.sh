@@ -11,7 +11,7 @@ trap 'rm -rf "$SITE"' EXIT
 nm -D "$SITE"/mithridate/native/_kernels*.so | grep -q __tsan_ || { echo "built without ThreadSanitizer"; exit 1; }
 # PyTorch and the interpreter are not instrumented: what they synchronise by is not seen, so only what
 # happens between our own threads counts. setarch -R: the sanitizer needs addresses where it expects them.
-TSAN_OPTIONS="ignore_noninstrumented_modules=1 halt_on_error=1 exitcode=66" MITHRIDATE_KERNELS=native \
+TSAN_OPTIONS="ignore_noninstrumented_modules=1 halt_on_error=1 exitcode=66 die_after_fork=0" MITHRIDATE_KERNELS=native \
   LD_PRELOAD="$(g++ -print-file-name=libtsan.so) $(g++ -print-file-name=libstdc++.so)" \
   setarch -R "$PYTHON" scripts/with_package.py "$SITE" -m pytest -q -p no:cacheprovider \
-  tests/test_native.py tests/test_pool.py "$@"
+  tests/test_native.py tests/test_pool.py tests/test_fast.py "$@"
