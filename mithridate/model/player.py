@@ -13,7 +13,7 @@ from mithridate.model.threads import kernel_threads
 from mithridate.native import ALIGNMENT, kernels
 from mithridate.tables import AttackTables, WorldTables
 
-TOGETHER = 4
+TOGETHER = 6
 """Tasks whose episodes run side by side on a core: their caches should not leave its own cache,
 and each pass over the weights should serve several."""
 

@@ -322,14 +322,22 @@ inline long cache_offset(int position) {
   return long(position / BLOCK) * BLOCK * D + position % BLOCK;
 }
 
+// Tells the processor that a block is needed soon.
+template <int D>
+inline void fetch(const float* cached, int position) {
+  if (position % BLOCK == 0)
+    for (int d = 0; d < D; ++d) __builtin_prefetch(cached + cache_offset<D>(position) + d * BLOCK);
+}
+
 constexpr int DECODE_SUMS = VW == 16 ? 16 : 8;  // vectors that are summed up at a time
 
 // Softmax of Q queries (D floats each, in units of log2) against n cached positions, and the weighted
 // sums of the values. `scratch` has room for Q times n rounded up to BLOCK. What the last block holds
-// at or after position n is loaded but never used.
-template <int D, int Q>
+// at or after position n is loaded but never used. If the cache is FAR from the core, it is fetched a
+// stretch ahead: values while keys are read, and then the `next` head's keys.
+template <int D, int Q, bool FAR>
 void attention_decode(int n, const float* const (&q)[Q], const float* keys, const float* values,
-                      float* const (&out)[Q], float* scratch) {
+                      const float* next, float* const (&out)[Q], float* scratch) {
   const vi lanes = lane_index();
   const int whole = n / VW * VW, padded = round_up(n, BLOCK);
 
@@ -342,6 +350,8 @@ void attention_decode(int n, const float* const (&q)[Q], const float* keys, cons
       for (int a = 0; a < Q; ++a) even[i][a] = odd[i][a] = vf{};
     const float* k[N];
     for (int i = 0; i < N; ++i) k[i] = keys + cache_offset<D>(t + i * VW);
+    if (FAR)
+      for (int i = 0; i < N; ++i) fetch<D>(values, t + i * VW);
     for (int d = 0; d < D; d += 2)
       for (int i = 0; i < N; ++i) {
         const vf x = load(k[i] + d * BLOCK), y = load(k[i] + (d + 1) * BLOCK);
@@ -383,6 +393,7 @@ void attention_decode(int n, const float* const (&q)[Q], const float* keys, cons
         for (vf& x : set) x = vf{};
     auto take = [&](int t, int set, auto all) {
       const float* v = values + cache_offset<D>(t) + d0 * BLOCK;
+      if (FAR && d0 == 0) fetch<D>(next, t);
       for (int d = 0; d < ROWS; ++d) {
         vf x = load(v + d * BLOCK);
         if (!decltype(all)::value) x = lanes < n - whole ? x : vf{};

@@ -34,13 +34,14 @@ inline void embed(const Player& p, int n, int count, const int64_t* states, cons
         store(x + i, load(p.asked + asked[r] * D + i) + load(position + i));
 }
 
-// From embedded tokens (or tokens and queries) to logits (count, padded).
-inline void predict(const Player& p, int n, int count, long capacity, float* x, float* cache,
-                    float* logits, Workspace& work) {
+// From embedded tokens (or tokens and queries) to logits (count, padded). FAR: see attention_decode.
+template <bool FAR>
+void predict(const Player& p, int n, int count, long capacity, float* x, float* cache,
+             float* logits, Workspace& work) {
   const Shape& s = p.shape;
   const int D = s.width;
   for (int l = 0; l < s.layers; ++l)
-    tokens_forward(s, p.weights, p.transposed, count, p.states, n, capacity, x, cache, l, work);
+    tokens_forward<FAR>(s, p.weights, p.transposed, count, p.states, n, capacity, x, cache, l, work);
   const float* norm = last_norm(s, p.weights);
   float* y = work.tile.get(long(count) * D);
   norm_forward(count, D, p.states ? x + long(count) * D : x, norm, norm + D, y);
@@ -94,7 +95,7 @@ inline void player_step(const Player& p, int B, int n, long capacity, const int6
     float* found = work.logits.get(long(count) * p.padded);
     auto from = [first](auto* array) { return array ? array + first : nullptr; };
     embed(p, n, count, from(states), from(actions), from(rewards), from(reached), from(asked), x);
-    predict(p, n, count, capacity, x, cache + first * sequence, found, work);
+    predict<true>(p, n, count, capacity, x, cache + first * sequence, found, work);
     for (int r = 0; r < count; ++r)
       std::memcpy(logits + (first + r) * A, found + long(r) * p.padded, sizeof(float) * A);
   });
@@ -114,7 +115,7 @@ inline bool play_group(const Player& p, const World& world, long first, int coun
     {
       const FlushTiny guard;
       embed(p, t, count, before.data(), actions.data(), rewards.data(), now.data(), now.data(), x);
-      predict(p, t, count, capacity, x, cache, logits, work);
+      predict<false>(p, t, count, capacity, x, cache, logits, work);
       for (int r = 0; r < count; ++r) {
         const float uniform = uniforms ? uniforms[(first + r) * T + t] : 0.0f;
         actions[r] = choose(p.actions, p.padded, logits + long(r) * p.padded, uniform, temperature);

@@ -335,10 +335,12 @@ void remember(int n, int H, long capacity, const float* kv, float* cache) {
 
 // One layer, for the next token of `rows` sequences and, if `asked`, a query to each: x is (rows, D) or
 // (2 rows, D), overwritten. The context's tokens enter the cache, which points to the first sequence;
-// queries do not. In the last layer that is all that tokens with a query beside them are good for.
-inline void tokens_forward(const Shape& s, const float* weights, const float* transposed, int rows,
-                           bool asked, int n, long capacity, float* x, float* cache, int layer,
-                           Workspace& work) {
+// queries do not. In the last layer that is all that tokens with a query beside them are good for. FAR:
+// see attention_decode.
+template <bool FAR>
+void tokens_forward(const Shape& s, const float* weights, const float* transposed, int rows,
+                    bool asked, int n, long capacity, float* x, float* cache, int layer,
+                    Workspace& work) {
   const int D = s.width, H = s.heads, all = asked ? 2 * rows : rows;
   const auto w = block_at(s, weights, layer);
   const auto wt = block_at(s, transposed, layer);
@@ -361,12 +363,13 @@ inline void tokens_forward(const Shape& s, const float* weights, const float* tr
       remember<d>(n, H, capacity, kv + 2L * r * D, cache);
       for (int head = 0; head < H; ++head) {
         const float *keys = cache + head * d * capacity, *values = keys + half;
+        const float* next = head + 1 < H ? keys + d * capacity : cache + (r + 1 < rows ? sequence : 0);
         const int one = r * D + head * d, other = (rows + r) * D + head * d;
         if (tokens > rows)
-          attention_decode<d, 2>(n + 1, {q + one, q + other}, keys, values, {mix + one, mix + other},
-                                 scratch);
+          attention_decode<d, 2, FAR>(n + 1, {q + one, q + other}, keys, values, next,
+                                      {mix + one, mix + other}, scratch);
         else
-          attention_decode<d, 1>(n + 1, {q + one}, keys, values, {mix + one}, scratch);
+          attention_decode<d, 1, FAR>(n + 1, {q + one}, keys, values, next, {mix + one}, scratch);
       }
     }
   });

@@ -94,7 +94,7 @@ void decode(const Shape& s, const float* weights, const float* transposed, int B
     place(x, tokens);
     if (queries) place(queries, asked);
     for (int l = 0; l < s.layers; ++l)
-      tokens_forward(s, weights, transposed, rows, queries, n, capacity, tokens,
+      tokens_forward<true>(s, weights, transposed, rows, queries, n, capacity, tokens,
                      cache + first * sequence, l, work);
     norm_forward(rows, D, queries ? asked : tokens, norm, norm + D, y + first * D);
   });
