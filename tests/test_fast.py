@@ -26,9 +26,19 @@ from mithridate.rollout import rollout
 
 pytestmark = pytest.mark.skipif(kernels() is None, reason="native kernels are not built")
 
-ARMS = ("none", "uniform", "raise_worst", "lower_best", "swap", "mirror", "few_arms", "gaussian")
+ARMS = (
+    "none",
+    "uniform",
+    "raise_worst",
+    "lower_best",
+    "swap",
+    "mirror",
+    "few_arms",
+    "gaussian",
+    "search",
+)
 ROOMS = ("none", "uniform", "tabular", "pooled", "hide_best", "raise_lesser", "swap_goals",
-         "fake_goal", "decoys")  # fmt: skip
+         "fake_goal", "decoys", "search")  # fmt: skip
 MODELS = ((1, 2, 16), (2, 4, 32), (1, 1, 32), (2, 3, 48), (1, 2, 64))
 
 
