@@ -14,7 +14,7 @@ import hashlib
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -100,6 +100,15 @@ class TaskStreams:
         """The next (B, n) standard normal numbers."""
         return self._next("normal", n)
 
+    def ahead(self, kind: Literal["uniform", "normal"], steps: int) -> Tensor:
+        """(B, steps): what so many calls of `uniform()` or `normal()` would give."""
+        block, used = self._blocks.pop((kind, 1), (torch.empty(0, len(self), 1), 0))
+        left = block[used : used + steps, :, 0].T  # (B, …)
+        if used + steps < len(block):
+            self._blocks[kind, 1] = (block, used + steps)
+        fresh = torch.from_numpy(self._numbers(kind, 1, steps - left.shape[1])[..., 0])
+        return torch.cat([left, fresh.to(self.device)], 1)
+
     def _next(self, kind: str, n: int) -> Tensor:
         if n == 0:
             return torch.empty(len(self), 0, device=self.device)
@@ -110,17 +119,22 @@ class TaskStreams:
         return block[used]
 
     def _draw(self, kind: str, n: int) -> Tensor:
+        out = self._numbers(kind, n, self.block(n))
+        block = np.ascontiguousarray(out.transpose(1, 0, 2))  # (block, B, n)
+        return torch.from_numpy(block).to(self.device)
+
+    def _numbers(self, kind: str, n: int, steps: int) -> np.ndarray[Any, np.dtype[np.float32]]:
+        """(B, steps, n): the next of each stream."""
         if (kind, n) not in self._generators:
             word = self._rng.child(kind, n)._words()[0]
             keys = (np.array([word, i], dtype=np.uint64) for i in self._ids)
             self._generators[kind, n] = [
                 np.random.Generator(np.random.Philox(key=key)) for key in keys
             ]
-        out = np.empty((len(self._ids), self.block(n), n), dtype=np.float32)  # (B, block, n)
+        out = np.empty((len(self._ids), steps, n), dtype=np.float32)
         for row, generator in zip(out, self._generators[kind, n], strict=True):
             if kind == "uniform":
                 generator.random(out=row, dtype=np.float32)
             else:
                 generator.standard_normal(out=row, dtype=np.float32)
-        block = np.ascontiguousarray(out.transpose(1, 0, 2))  # (block, B, n)
-        return torch.from_numpy(block).to(self.device)
+        return out

@@ -14,8 +14,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from mithridate import fast
 from mithridate.capabilities import is_episodic, is_learning, is_privileged
 from mithridate.errors import UserError, shown
+from mithridate.model.threads import left_to_kernels
 from mithridate.observations import describe, fits, own
 from mithridate.rng import Rng
 from mithridate.sizes import STEP, require
@@ -81,6 +83,10 @@ def _rollout(
         attacker.reset(spec, tasks.copy(), rng.child("attacker").streams(tasks.luck, device))
 
     learning = _learning_episodes(agent)
+    if learning == 0 and not privileged and not is_episodic(agent):
+        plan = fast.plan(env, tasks, agent, attacker, eps, rng)
+        if plan is not None:
+            return _played(plan, env, tasks, attacker, record_values, on_step)
     first = -learning if record_learning else 0
     keyed = spec.n_attack_keys > 1
     record = _Recorder(batch, first, spec.horizon, device, keyed)
@@ -133,6 +139,46 @@ def _rollout(
     )
 
 
+@left_to_kernels()
+def _played(
+    plan: fast.Plan,
+    env: Env,
+    tasks: Tasks,
+    attacker: Attacker | None,
+    record_values: bool,
+    on_step: Callable[[], None] | None,
+) -> Trajectory:
+    """The trajectory of an episode in the kernels, held to what the loop holds each step to."""
+    batch, horizon = plan.hit.shape
+    require(STEP * batch * horizon, f"1 episodes of {batch} tasks")
+    played = plan.play(on_step)
+    _finite(played.true_rewards, env)
+    if attacker is not None:
+        _finite(played.proposed_rewards, attacker)
+    if not played.finite:
+        raise UserError(plan.playing.not_finite)
+    states = plan.visited(played)  # (B, T + 1)
+    optimal = plan.world.optimal.gather(1, states)
+    seen = env.spec.observation is not None
+    values = None
+    if record_values:
+        asked = states.unbind(1) if seen else (None,)
+        values = torch.stack([env.action_values(tasks, state) for state in asked], 1)
+    one = played.actions.new_zeros(1, 1).expand_as(played.actions)  # a single number stands for all
+    return Trajectory(
+        observations=states[:, None].contiguous() if seen else None,
+        actions=played.actions,
+        true_rewards=played.true_rewards,
+        proposed_rewards=played.proposed_rewards,
+        observed_rewards=played.observed_rewards,
+        poisoned=plan.hit,
+        optimal_actions=optimal[:, :-1].contiguous(),
+        optimal_after=optimal[:, -1].clone(),
+        keys=played.states if env.spec.n_attack_keys > 1 else one,
+        values=values,
+    )
+
+
 def _learning_episodes(agent: Agent) -> int:
     found: Any = agent.learning_episodes if is_learning(agent) else 0
     if isinstance(found, bool) or not isinstance(found, int) or not 0 <= found <= MOST_EPISODES:
@@ -158,10 +204,14 @@ def _rewards(rewards: Any, batch: int, giver: Env | Attacker) -> Tensor:
             f"{_said(giver)} must return ({batch},) rewards, not {tuple(rewards.shape)}"
         )
     found: Tensor = rewards.detach().to(torch.float32, copy=True)
+    _finite(found, giver)
+    return found
+
+
+def _finite(found: Tensor, giver: Env | Attacker) -> None:
     # A sum is quicker, and finite if all are; what is merely large is looked at more closely.
     if not math.isfinite(found.sum().item()) and not torch.isfinite(found).all():
         raise UserError(f"{_said(giver)} returned a reward that is not finite")
-    return found
 
 
 def _said(giver: Env | Attacker) -> str:

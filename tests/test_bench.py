@@ -31,6 +31,16 @@ def test_bench_prints_one_document(command):
         assert 0 < r["share_of_peak"] < 1
     axes = [(g["name"], g["axis"]) for g in document["growth"]]
     assert axes == [("rollout", "tasks"), ("rollout", "length"), ("train_step", "length")]
+    searched = {e["agent"]: e for e in document["episodes"]}
+    assert searched.keys() == {"in_context", "ts", "rts", "ucb1", "crucb"}
+    assert all(e["episodes"] == 24 and e["per_second"] > 0 for e in searched.values())
+    assert searched["ts"]["outside"] is None
+    if kernels() is not None:
+        assert 0 < searched["in_context"]["outside"] < 1
+    assert document["per_episode"]["tasks"] == [12, 20]
+    shared = {s["name"]: s for s in document["two_at_once"]}
+    assert shared.keys() == {"rollout", "train_step"}
+    assert all(s["ratio"] == s["together_s"] / s["alone_s"] for s in shared.values())
 
 
 def test_one_part_of_the_benchmark(command):

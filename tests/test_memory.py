@@ -45,5 +45,5 @@ def test_a_cache_in_used_memory_is_as_good_as_new():
     cache, second = run()
     assert torch.equal(first, second)
     if cache.decoder is not None:
-        positions = cache.inputs.transpose(-1, -2).flatten(2, 3)  # (B, layers, capacity, D)
-        assert positions[:, :, 10:].isnan().all() and not positions[:, :, :10].isnan().any()
+        kept = cache.blocks.transpose(-3, -2).flatten(-2)  # (B, layers, 2, heads, d, capacity)
+        assert kept[..., 10:].isnan().all() and not kept[..., :10].isnan().any()

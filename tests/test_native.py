@@ -262,10 +262,10 @@ def test_decoding_equals_the_full_forward(layers, heads, width, batch):
         theirs = reference(model.float(), x)
         cache = model.new_cache(batch)
         assert cache.decoder is not None
-        assert cache.inputs.isnan().all(), "positions not yet written must be NaN"
+        assert cache.blocks.isnan().all(), "positions not yet written must be NaN"
         ours = torch.stack([model.step(x[:, t], cache) for t in range(40)], 1)
-    inputs = by_position(cache.inputs)
-    assert inputs[..., :40].isfinite().all() and inputs[..., 40:].isnan().all()
+    kept = by_position(cache.blocks)
+    assert kept[..., :40].isfinite().all() and kept[..., 40:].isnan().all()
     assert ((ours - theirs).abs() <= 1e-5 * theirs.abs().clamp(min=1)).all()
     assert (ours - exact).abs().max() <= 2 * (theirs - exact).abs().max()
 
@@ -294,20 +294,19 @@ def test_queries_see_the_context_and_are_seen_by_nobody():
             answer = model.step_with_query(x[:, t], queries[:, t], two)
             expected = query_reference(model, queries[:, t] + model.positions[t], two)
             torch.testing.assert_close(answer, expected, atol=1e-5, rtol=1e-5)
-    assert torch.equal(by_position(plain.inputs)[..., :20], by_position(two.inputs)[..., :20])
+    assert torch.equal(by_position(plain.blocks)[..., :20], by_position(two.blocks)[..., :20])
 
 
 def by_position(cached):
-    """(B, layers, blocks, D, 16) as (B, layers, D, capacity)."""
-    return cached.permute(0, 1, 3, 2, 4).flatten(-2)
+    """(B, layers, 2, heads, blocks, d, 16) as (B, layers, 2, heads, d, capacity)."""
+    return cached.transpose(-3, -2).flatten(-2)
 
 
 def query_reference(model, x, cache: KVCache):
     n = cache.length
     for layer, block in enumerate(model.blocks):
         q = block.qkv(block.norm1(x)).view(len(x), 3, block.heads, -1)[:, 0]
-        h = by_position(cache.inputs)[:, layer, :, :n].transpose(1, 2)  # (B, n, D)
-        _, k, v = block.qkv(h).view(len(x), n, 3, block.heads, -1).permute(2, 0, 3, 4, 1)
+        k, v = by_position(cache.blocks)[:, layer, ..., :n].unbind(1)  # (B, heads, d, n) each
         weights = torch.softmax(torch.einsum("bhd,bhdn->bhn", q, k) / q.shape[-1] ** 0.5, -1)
         x = x + block.out(torch.einsum("bhn,bhdn->bhd", weights, v).flatten(1))
         x = x + block.mlp(x)
@@ -363,9 +362,9 @@ def test_wrong_sizes_are_refused():
     decoder = dispatch.NativeDecoder(model.flat_weights(), model.config)
     cache = model.new_cache(2)
     with pytest.raises(ValueError, match="cache has"):
-        decoder.step(torch.zeros(3, 32), cache.inputs, 0)
+        decoder.step(torch.zeros(3, 32), cache.blocks, 0)
     with pytest.raises(ValueError, match="out of range"):
-        decoder.step(torch.zeros(2, 32), cache.inputs, 70)
+        decoder.step(torch.zeros(2, 32), cache.blocks, 70)
     with pytest.raises(ValueError, match="longer than the positions"):
         model(torch.zeros(1, 71, 32))
 

@@ -78,7 +78,7 @@ def test_cached_steps_equal_the_full_forward():
     with torch.no_grad():
         full = model(data)  # (B, T + 1, A)
         cache, logits = model.begin(7)
-        kept = cache.keys if cache.decoder is None else cache.inputs
+        kept = cache.keys if cache.player is None else cache.blocks
         assert kept.isnan().sum() > 0, "the cache must start as NaN"
         steps = [logits]
         for t in range(40):

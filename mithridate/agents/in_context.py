@@ -17,10 +17,16 @@ from mithridate.agents.sampling import sample
 from mithridate.config import COLDEST, HOTTEST
 from mithridate.errors import UserError, shown
 from mithridate.model.context_model import ContextModel
+from mithridate.model.player import choose
+from mithridate.model.threads import left_to_kernels
 from mithridate.model.weights import load_model
 from mithridate.observations import describe, equal
 from mithridate.rng import TaskStreams
+from mithridate.tables import Playing, unchanged
 from mithridate.types import EnvSpec, Observation, Transition
+
+NOT_FINITE = "this model's predictions are not finite: its weights are of no use"
+SPENT = "this agent's episodes are over: reset it first"
 
 
 class InContextAgent:
@@ -74,16 +80,24 @@ class InContextAgent:
         self._pending: Transition | None = None
         self._asked: Observation = None
         self._begun = False
+        self._spent = False
+        """Whether its episodes were played in the kernels, and nothing is left to ask it about."""
 
     @torch.no_grad()
     def act(self, obs: Observation = None) -> Tensor:
-        logits = self.logits(obs)
-        if self.greedy:
-            return logits.argmax(1)
-        return sample(logits / self.temperature, self._rng.uniform())
+        with left_to_kernels(self.model.in_kernels):
+            logits = self.logits(obs)
+            if self.model.in_kernels:
+                uniforms = None if self.greedy else self._rng.uniform()
+                return choose(logits, uniforms, 0.0 if self.greedy else self.temperature)
+            if self.greedy:
+                return logits.argmax(1)
+            return sample(logits / self.temperature, self._rng.uniform())
 
     def logits(self, obs: Observation = None) -> Tensor:
         """(B, A) for the context so far. A transition enters the cache when it is first needed."""
+        if self._spent:
+            raise UserError(SPENT)
         if not self._begun:
             self._cache, self._logits = self.model.begin_at(self._batch, obs)
             self._begun = True
@@ -93,16 +107,34 @@ class InContextAgent:
             self._logits = self.model.ask_again(self._cache, obs)
         self._pending, self._asked = None, obs
         if not torch.isfinite(self._logits).all():
-            raise UserError("this model's predictions are not finite: its weights are of no use")
+            raise UserError(NOT_FINITE)
         return self._logits
 
     @torch.no_grad()
     def observe(
         self, obs: Observation, actions: Tensor, rewards: Tensor, next_obs: Observation
     ) -> None:
-        if self._pending is not None or not self._begun:
+        if self._spent or self._pending is not None or not self._begun:
             self.logits(obs)  # nobody has asked for an action since the transition before
         self._pending = Transition(obs, actions, rewards, next_obs)
+
+    # Whole episodes in the kernels -------------------------------------------------------------
+
+    def plays(self, steps: int) -> bool:
+        asked = ("reset", "act", "logits", "observe")
+        return (
+            unchanged(self, InContextAgent, *asked)
+            and steps <= self.model.context_length
+            and self.model.in_kernels
+            and self.model.has_player
+        )
+
+    @torch.no_grad()
+    def playing(self, steps: int) -> Playing:
+        player = self.model.player()
+        self._spent = True
+        uniforms = None if self.greedy else self._rng.ahead("uniform", steps)
+        return Playing(player, 0.0 if self.greedy else self.temperature, uniforms, NOT_FINITE)
 
 
 def load(source: str, *, greedy: bool = False, temperature: float | None = None) -> InContextAgent:

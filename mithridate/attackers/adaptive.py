@@ -49,6 +49,7 @@ from mithridate.config import (
 from mithridate.errors import UserError
 from mithridate.model.cache import KVCache
 from mithridate.model.optimiser import Optimiser
+from mithridate.model.threads import left_to_kernels
 from mithridate.model.transformer import Transformer
 from mithridate.registry import ATTACKERS
 from mithridate.returns import returns_after
@@ -111,6 +112,10 @@ class AttackModel(nn.Module):
         self.head = nn.Linear(config.width, 3)
         self.tilt = nn.Parameter(torch.zeros(2))
         """Slope and intercept of the mean offset in the true reward, in units of the reach."""
+
+    @property
+    def in_kernels(self) -> bool:
+        return self.transformer.in_kernels
 
     def encode(self, actions: Tensor, inputs: Tensor) -> Tensor:
         """Tokens (..., D) of actions (...) and true reward, spent and limit, (..., 3)."""
@@ -243,6 +248,11 @@ class AdaptiveAttacker:
 
     def update(self, trajectory: Trajectory) -> dict[str, float]:
         """Learn from the rollout that the last `reset` began. Returns what to log."""
+        assert self.model is not None
+        with left_to_kernels(self.model.in_kernels):
+            return self._update(trajectory)
+
+    def _update(self, trajectory: Trajectory) -> dict[str, float]:
         assert self.model is not None
         c, before = self.config, self.trace()
         shift = trajectory.proposed_rewards - trajectory.true_rewards

@@ -10,6 +10,7 @@ from mithridate.budget import norm
 from mithridate.capabilities import Added
 from mithridate.errors import UserError
 from mithridate.rng import TaskStreams
+from mithridate.tables import AttackTables, unchanged
 from mithridate.types import EnvSpec, Step, Tasks
 
 NEEDS_ARMS = "needs an environment whose tasks are arms"
@@ -42,6 +43,16 @@ class ArmOffsets:
     def adds(self) -> Added:
         spread = None if self.spreads is None else self.spreads[:, None]
         return Added(self.offsets[:, None], spread)
+
+    def has_tables(self) -> bool:
+        return unchanged(self, ArmOffsets, "poison")
+
+    def attack_tables(self, steps: int) -> AttackTables:
+        shifts = self.offsets[:, None, :, None]  # (B, 1, A, 1)
+        if self.spreads is None:
+            return AttackTables(shifts)
+        normals = self._rng.ahead("normal", steps)
+        return AttackTables(shifts, spreads=self.spreads[:, None], normals=normals)
 
     def cost(self) -> Tensor:
         return norm(self.offsets)

@@ -10,6 +10,7 @@ from mithridate.budget import mixed, norm
 from mithridate.capabilities import Added
 from mithridate.errors import UserError
 from mithridate.rng import TaskStreams
+from mithridate.tables import AttackTables, unchanged
 from mithridate.types import EnvSpec, Step, Tasks
 
 OFFSETS = (-1.0, 0.0, 1.0)
@@ -44,6 +45,13 @@ class OffsetTable:
     def adds(self) -> Added:
         mean = mean_offsets(self.probabilities)
         return Added(mean, (self.probabilities @ self._offsets**2 - mean**2).clamp(min=0.0).sqrt())
+
+    def has_tables(self) -> bool:
+        return unchanged(self, OffsetTable, "poison")
+
+    def attack_tables(self, steps: int) -> AttackTables:
+        shifts = self._offsets.expand_as(self.probabilities)
+        return AttackTables(shifts, self._edges, self._rng.ahead("uniform", steps))
 
     def cost(self) -> Tensor:
         return norm(mean_offsets(self.probabilities))

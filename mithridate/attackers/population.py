@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from mithridate.rng import TaskStreams
+from mithridate.tables import AttackTables, TableAttacker, side_by_side, unchanged
 from mithridate.types import Attacker, EnvSpec, Step, Tasks
 
 
@@ -24,6 +25,7 @@ class Population:
     def reset(self, spec: EnvSpec, tasks: Tasks, rng: TaskStreams) -> None:
         if sum(n for n, _ in self.parts) != len(tasks):
             raise ValueError("a mixture of attackers needs as many tasks as its parts have")
+        self._sizes = (spec.n_attack_keys, spec.n_actions)
         for part, (_, attacker) in zip(self.slices(), self.parts, strict=True):
             if attacker is not None:
                 attacker.reset(spec, tasks.select(part), rng.select(part))
@@ -34,6 +36,18 @@ class Population:
             if attacker is not None:
                 proposed[part] = attacker.poison(step.select(part))
         return proposed
+
+    def has_tables(self) -> bool:
+        return unchanged(self, Population, "poison") and all(
+            a is None or (isinstance(a, TableAttacker) and a.has_tables()) for _, a in self.parts
+        )
+
+    def attack_tables(self, steps: int) -> AttackTables:
+        parts = [
+            (n, a.attack_tables(steps) if isinstance(a, TableAttacker) else None)
+            for n, a in self.parts
+        ]
+        return side_by_side(parts, *self._sizes, steps)
 
     def cost(self) -> Tensor:
         return torch.cat(

@@ -35,6 +35,7 @@ from mithridate.config import Config, Fraction, NonNegativeFloat, Positive, Posi
 from mithridate.errors import UserError
 from mithridate.registry import ATTACKERS
 from mithridate.rng import TaskStreams
+from mithridate.tables import AttackTables, unchanged
 from mithridate.types import EnvSpec, Step, Tasks, Trajectory
 
 UNMET = 1e9
@@ -252,6 +253,14 @@ class SearchAttacker(LearnsPerTask):
     def poison(self, step: Step) -> Tensor:
         assert self._attack is not None
         return self._attack.poison(step)
+
+    def has_tables(self) -> bool:
+        attack = self._attack
+        return unchanged(self, SearchAttacker, "poison") and bool(attack and attack.has_tables())
+
+    def attack_tables(self, steps: int) -> AttackTables:
+        assert self._attack is not None
+        return self._attack.attack_tables(steps)
 
     def cost(self) -> Tensor:
         assert self._attack is not None

@@ -17,6 +17,7 @@ from mithridate.config import Config, NonNegativeFloat
 from mithridate.errors import UserError
 from mithridate.registry import ATTACKERS
 from mithridate.rng import TaskStreams
+from mithridate.tables import AttackTables, unchanged
 from mithridate.types import EnvSpec, Step, Tasks
 
 
@@ -65,6 +66,12 @@ class UniformAttacker:
 
     def poison(self, step: Step) -> Tensor:
         return self._attack.poison(step)
+
+    def has_tables(self) -> bool:
+        return unchanged(self, UniformAttacker, "poison")
+
+    def attack_tables(self, steps: int) -> AttackTables:
+        return self._attack.attack_tables(steps)
 
     def cost(self) -> Tensor:
         return self._attack.cost()

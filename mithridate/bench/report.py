@@ -34,4 +34,36 @@ def bench_tables(document: dict[str, Any]) -> list[Table]:
         pairs = zip(g["sizes"], g["seconds"], strict=True)
         cells = "  ".join(f"{size}: {seconds:.3f}" for size, seconds in pairs)
         growth.add_row(g["name"], g["axis"], cells, f"{g['exponent']:.2f}")
-    return [table for table in (speed, growth) if table.row_count]
+    tables = (speed, growth, _episodes(document), _two_at_once(document))
+    return [table for table in tables if table.row_count]
+
+
+def _episodes(document: dict[str, Any]) -> Table:
+    table = Table(title="Episodes of a search", title_justify="left")
+    table.add_column("agent")
+    for name in ("episodes", "seconds", "a second", "outside the kernels"):
+        table.add_column(name, justify="right")
+    for e in document["episodes"]:
+        outside = "" if e["outside"] is None else f"{e['outside']:.0%}"
+        table.add_row(
+            e["agent"], str(e["episodes"]), f"{e['seconds']:.3f}", f"{e['per_second']:.0f}", outside
+        )
+    if each := document["per_episode"]:
+        pairs = zip(each["tasks"], each["seconds"], strict=True)
+        table.caption = "in_context, ms of an episode by tasks: " + ", ".join(
+            f"{tasks}: {1000 * seconds:.2f}" for tasks, seconds in pairs
+        )
+        table.caption_justify = "left"
+    return table
+
+
+def _two_at_once(document: dict[str, Any]) -> Table:
+    table = Table(title="Two processes at once", title_justify="left")
+    table.add_column("work")
+    for name in ("alone (s)", "each of two (s)", "ratio"):
+        table.add_column(name, justify="right")
+    for s in document["two_at_once"]:
+        table.add_row(
+            s["name"], f"{s['alone_s']:.3f}", f"{s['together_s']:.3f}", f"{s['ratio']:.2f}x"
+        )
+    return table

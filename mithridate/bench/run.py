@@ -16,7 +16,9 @@ from typing import Any
 import torch
 
 from mithridate.agents.in_context import InContextAgent
+from mithridate.bench.episodes import episodes, per_episode
 from mithridate.bench.peers import HuggingFaceAgent, HuggingFaceModel, reference_path
+from mithridate.bench.two_at_once import two_at_once
 from mithridate.config import ModelConfig, OptimiserConfig
 from mithridate.envs import make_env
 from mithridate.errors import unknown
@@ -47,10 +49,14 @@ class Sizes:
     """Prefix lengths at which recomputation is timed; the rest is interpolated."""
     growth_tasks: tuple[int, ...] = (50, 100, 200, 400, 800, 1600, 3200)
     growth_lengths: tuple[int, ...] = (125, 250, 500, 1000)
+    candidates: int = 4
+    """Attacks on each task in a search."""
+    at_once: float = 4.0
+    """Seconds of each turn of one process alone."""
 
 
 FULL = Sizes()
-QUICK = Sizes(8, 40, 12, 3, 30, 3, (10, 20), (20, 40))
+QUICK = Sizes(8, 40, 12, 3, 30, 3, (10, 20), (20, 40), 2, 0.05)
 
 
 @dataclass(frozen=True)
@@ -78,7 +84,7 @@ class Growth:
     exponent: float
 
 
-PARTS = ("train_step", "rollout", "room_rollout", "growth")
+PARTS = ("train_step", "rollout", "room_rollout", "growth", "episodes", "two_at_once")
 
 
 def bench(
@@ -88,7 +94,7 @@ def bench(
     if only is not None and only not in PARTS:
         raise unknown("part of the benchmark", only, PARTS)
     torch.set_num_threads(threads)
-    model = _model(max(sizes.length, *sizes.growth_lengths))
+    model = bandit_model(max(sizes.length, *sizes.growth_lengths))
     peak = peak_gflops(threads)
     module = kernels()
 
@@ -101,6 +107,15 @@ def bench(
         *(_room_rollouts(sizes, peak, say) if wanted("room_rollout") else []),
     ]
     growth = _growth(model, sizes, say) if wanted("growth") else []
+    searched, shared, each = [], [], {}
+    if wanted("episodes"):
+        say("episodes")
+        few = min(3, sizes.repetitions)
+        searched = episodes(model, sizes.tasks, sizes.candidates, sizes.length, few)
+        each = per_episode(model, sizes.tasks, max(sizes.growth_tasks), sizes.length, few)
+    if wanted("two_at_once"):
+        say("two at once")
+        shared = two_at_once(threads, sizes.tasks, sizes.batch, sizes.length, sizes.at_once, 3)
     return {
         "threads": threads,
         "kernels": module.active() if module else "reference",
@@ -108,6 +123,9 @@ def bench(
         "sizes": asdict(sizes),
         "results": [asdict(result) for result in results],
         "growth": [asdict(item) for item in growth],
+        "episodes": [asdict(item) for item in searched],
+        "per_episode": each,
+        "two_at_once": [asdict(item) for item in shared],
     }
 
 
@@ -130,14 +148,14 @@ def peak_gflops(threads: int) -> float:
 # The work ----------------------------------------------------------------------------------
 
 
-def _model(length: int) -> OneStreamModel:
+def bandit_model(length: int) -> OneStreamModel:
     env = make_env("bandit", horizon=length)
     model = OneStreamModel(ModelConfig(), env.spec)
     model.initialise(Rng(0).child("bench").torch_generator())
     return model
 
 
-def _training(model: Any, parameters: Any, batch: int, length: int) -> Callable[[], None]:
+def training(model: Any, parameters: Any, batch: int, length: int) -> Callable[[], None]:
     """One training step on a fixed batch: loss, gradients, clipping, AdamW."""
     env = make_env("bandit", horizon=length)
     tasks = env.sample_tasks(batch, Rng(0))
@@ -150,7 +168,7 @@ def _training(model: Any, parameters: Any, batch: int, length: int) -> Callable[
     return step
 
 
-def _rolling(agent: Agent, tasks: int, length: int) -> Callable[[], None]:
+def rolling(agent: Agent, tasks: int, length: int) -> Callable[[], None]:
     env = make_env("bandit", horizon=length)
     sampled = env.sample_tasks(tasks, Rng(0))
 
@@ -211,10 +229,10 @@ def _alternate(
 def _train_step(model: OneStreamModel, sizes: Sizes, peak: float, say: Say) -> list[Result]:
     batch, length = sizes.batch, sizes.length
     theirs = HuggingFaceModel(model)
-    ours = _training(model, model, batch, length)
+    ours = training(model, model, batch, length)
     peers = {
-        "hf_gpt2": _training(theirs, theirs, batch, length),
-        "reference": _on_reference(_training(model, model, batch, length)),
+        "hf_gpt2": training(theirs, theirs, batch, length),
+        "reference": _on_reference(training(model, model, batch, length)),
     }
     gflop = train_gflop(model.config, batch, length)
     results = []
@@ -229,11 +247,11 @@ def _train_step(model: OneStreamModel, sizes: Sizes, peak: float, say: Say) -> l
 def _rollouts(model: OneStreamModel, sizes: Sizes, peak: float, say: Say) -> list[Result]:
     tasks, length = sizes.tasks, sizes.length
     theirs = HuggingFaceModel(model)
-    ours = _rolling(InContextAgent(model), tasks, length)
+    ours = rolling(InContextAgent(model), tasks, length)
     gflop = rollout_gflop(model.config, tasks, length)
     peers = {
-        "reference": (_on_reference(_rolling(InContextAgent(model), tasks, length)), 3),
-        "hf_gpt2": (_rolling(HuggingFaceAgent(theirs), tasks, length), 1),
+        "reference": (_on_reference(rolling(InContextAgent(model), tasks, length)), 3),
+        "hf_gpt2": (rolling(HuggingFaceAgent(theirs), tasks, length), 1),
     }
     results = []
     for peer, (work, most) in peers.items():
@@ -276,7 +294,7 @@ def _room_rollouts(sizes: Sizes, peak: float, say: Say) -> list[Result]:
         Result("room_rollout", "query_first", a, b, b / a, gflop / a, gflop / a / peak, note)
     ]
     say("room_rollout against query_first_hf_gpt2")
-    theirs = HuggingFaceModel(_model(length))
+    theirs = HuggingFaceModel(bandit_model(length))
     a, b = _alternate(ours, recomputing(theirs, sizes, length), sizes.repetitions)
     note = f"peer integrated over {sizes.prefixes} measured prefix lengths"
     results.append(
@@ -310,11 +328,11 @@ def recomputing(model: HuggingFaceModel, sizes: Sizes, whole: int) -> Callable[[
 
 def _growth(model: OneStreamModel, sizes: Sizes, say: Say) -> list[Growth]:
     def rolled(tasks: int, length: int) -> float:
-        work = _rolling(InContextAgent(model), tasks, length)
+        work = rolling(InContextAgent(model), tasks, length)
         return min(_seconds(work) for _ in range(2))
 
     def trained(length: int) -> float:
-        work = _training(model, model, sizes.batch, length)
+        work = training(model, model, sizes.batch, length)
         work()
         return statistics.median(_seconds(work) for _ in range(3))
 

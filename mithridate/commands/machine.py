@@ -51,7 +51,8 @@ def bench(
     only: Annotated[
         str | None,
         typer.Option(
-            metavar="<part>", help="One part: train_step, rollout, room_rollout or growth."
+            metavar="<part>",
+            help="One part: train_step, rollout, room_rollout, growth, episodes or two_at_once.",
         ),
     ] = None,
     as_json: Json = False,

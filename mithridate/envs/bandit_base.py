@@ -12,6 +12,7 @@ from torch import Tensor
 from mithridate.config import EnvConfig, NonNegativeFloat, Positive
 from mithridate.envs.bandit_poison import poisoned, random_offsets
 from mithridate.rng import Rng, TaskStreams
+from mithridate.tables import WorldTables, unchanged
 from mithridate.types import Contexts, EnvSpec, Metric, Poison, Tasks, Trajectory
 
 
@@ -75,6 +76,13 @@ class Arms:
 
     def optimal_action(self, tasks: ArmTasks, state: None) -> Tensor:
         return tasks.means.argmax(1)
+
+    def tables(self, tasks: ArmTasks) -> WorldTables | None:
+        asked = ("reset", "step", "observe", "attack_key", "optimal_action")
+        if not unchanged(self, Arms, *asked):
+            return None
+        best = self.optimal_action(tasks, None)
+        return WorldTables(tasks.means[:, None], best[:, None], noise_std=self.config.noise_std)
 
     def score(self, tasks: ArmTasks, trajectory: Trajectory) -> Tensor:
         """Regret of each step, (B, T)."""

@@ -32,6 +32,7 @@ from mithridate.envs.presets import (
 from mithridate.observations import States
 from mithridate.registry import ENVS
 from mithridate.rng import Rng
+from mithridate.tables import WorldTables, unchanged
 from mithridate.types import Contexts, EnvSpec, Metric, Poison, Tasks, Trajectory
 
 MOVES = ((-1, 0), (1, 0), (0, -1), (0, 1), (0, 0))
@@ -227,6 +228,12 @@ class Darkroom:
 
     def optimal_action(self, tasks: DarkroomTasks, state: Tensor) -> Tensor:
         return tasks.best.gather(1, state[:, None]).squeeze(1)
+
+    def tables(self, tasks: DarkroomTasks) -> WorldTables | None:
+        asked = ("reset", "step", "observe", "attack_key", "optimal_action")
+        if not unchanged(self, Darkroom, *asked):
+            return None
+        return WorldTables(tasks.rewards[:, self._after], tasks.best, after=self._after)
 
     def score(self, tasks: DarkroomTasks, trajectory: Trajectory) -> Tensor:
         """The true rewards, (B, T)."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 from torch import Tensor
 
@@ -10,6 +11,7 @@ from mithridate.config import ModelConfig
 from mithridate.errors import UserError
 from mithridate.model.dispatch import NativeDecoder
 from mithridate.model.memory import Pool
+from mithridate.model.player import NativePlayer
 from mithridate.native import ALIGNMENT
 
 _CACHES = Pool()
@@ -18,32 +20,34 @@ _CACHES = Pool()
 class KVCache:
     """Keys and values of all past positions, (B, layers, heads, d, capacity) with positions last.
 
-    A native decoder keeps instead each layer's normed inputs, from which keys and values are
-    linear, in blocks of positions: `inputs`, (B, layers, capacity / 16, D, 16). That is half the
-    memory, and one stream of it. All is filled with NaN, so that reading a position that was never
-    written cannot go unnoticed.
+    The native kernels have both in blocks of positions: `blocks`, (B, layers, 2, heads,
+    capacity / 16, d, 16). All is filled with NaN, so that reading a position that was never written
+    cannot go unnoticed.
     """
 
     def __init__(
         self, batch: int, config: ModelConfig, capacity: int, like: Tensor,
-        decoder: NativeDecoder | None = None,
+        decoder: NativeDecoder | None = None, player: NativePlayer | None = None,
     ) -> None:  # fmt: skip
         empty = like.new_empty(0)
-        self.keys, self.values, self.inputs = empty, empty, empty
-        if decoder is None:
-            shape = (batch, config.layers, config.heads, config.width // config.heads, capacity)
+        self.keys, self.values, self.blocks = empty, empty, empty
+        d = config.width // config.heads
+        if decoder is None and player is None:
+            shape = (batch, config.layers, config.heads, d, capacity)
             self.keys, self.values = (like.new_full(shape, float("nan")) for _ in range(2))
         else:
             blocks = -(-capacity // ALIGNMENT)
-            inputs = (batch, config.layers, blocks, config.width, ALIGNMENT)
-            self._memory = _CACHES.take(math.prod(inputs))
-            self.inputs = self._memory.parts[0].view(inputs).fill_(float("nan"))
+            both = (batch, config.layers, 2, config.heads, blocks, d, ALIGNMENT)
+            self._memory = _CACHES.take(math.prod(both))
+            self.blocks = self._memory.parts[0].view(both).fill_(float("nan"))
         self.capacity = capacity
         self.length = 0
         self.decoder = decoder
         """Takes the place of the layers' own steps, if there is one."""
-        self.last: Tensor | None = None
-        """The token last written, of models that may be asked about another state after it."""
+        self.player = player
+        """Takes the place of the whole model, if there is one."""
+        self.last: Any = None
+        """What was last written, of models that may be asked about another state after it."""
         self.tables: tuple[Tensor, ...] = ()
         """What such models look tokens up in, if they can."""
 

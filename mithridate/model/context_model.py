@@ -14,6 +14,8 @@ from torch import Tensor, nn
 
 from mithridate.config import ModelConfig
 from mithridate.model.loss import linear_cross_entropy
+from mithridate.model.player import NativePlayer
+from mithridate.model.threads import left_to_kernels
 from mithridate.model.transformer import Transformer
 from mithridate.observations import ObservationSpec
 from mithridate.types import Contexts, Observation, Transition
@@ -38,6 +40,11 @@ class ContextModel(nn.Module, ABC):
         """Transitions that the model can hold."""
         return len(self.transformer.positions) - 1
 
+    @property
+    def in_kernels(self) -> bool:
+        """Whether the native kernels do nearly all of its work."""
+        return self.transformer.in_kernels
+
     def forward(self, contexts: Contexts) -> Tensor:
         """Logits after every prefix: (B, T + 1, A)."""
         logits: Tensor = self.head(self.hidden(contexts))
@@ -45,7 +52,15 @@ class ContextModel(nn.Module, ABC):
 
     def loss(self, contexts: Contexts) -> Tensor:
         """Cross-entropy to the labels, averaged over all prefixes."""
-        return linear_cross_entropy(self.hidden(contexts), self.head, contexts.labels)
+        with left_to_kernels(self.in_kernels):
+            return linear_cross_entropy(self.hidden(contexts), self.head, contexts.labels)
+
+    has_player = False
+    """Whether the kernels have this layout."""
+
+    def player(self) -> NativePlayer | None:
+        """It in the kernels, with the weights as they are now, if they have this layout."""
+        return None
 
     @abstractmethod
     def hidden(self, contexts: Contexts) -> Tensor:

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from mithridate.config import ModelConfig
 from mithridate.model.memory import Pool
+from mithridate.model.threads import kernel_threads
 from mithridate.native import ALIGNMENT, HEAD_WIDTHS, kernels
 
 
@@ -47,7 +48,7 @@ class NativeCausalAttention(torch.autograd.Function):
         batch, heads, length, width = q.shape
         out = torch.empty_like(q)
         m, inverse = q.new_empty(2, batch * heads, length)
-        sizes = (batch * heads, length, width, torch.get_num_threads())
+        sizes = (batch * heads, length, width, kernel_threads())
         kernels().attention_forward(q.detach(), k.detach(), v.detach(), out, m, inverse, *sizes)
         ctx.save_for_backward(q, k, v, out, m, inverse)
         ctx.sizes = sizes
@@ -80,7 +81,7 @@ class NativeTransformer(torch.autograd.Function):
         x = x.contiguous()
         batch, length, _ = x.shape
         ctx.sizes = (
-            *_shape(weights, config), batch, length // streams, streams, torch.get_num_threads(),
+            *shape_of(weights, config), batch, length // streams, streams, kernel_threads(),
         )  # fmt: skip
         out = torch.empty_like(x)
         ctx.activations = _ACTIVATIONS.take(
@@ -113,7 +114,7 @@ class NativeCrossEntropy(torch.autograd.Function):
         dx, dw, db = torch.empty_like(x), torch.empty_like(weight), torch.empty_like(bias)
         loss = kernels().cross_entropy(
             x.detach(), weight.detach(), bias.detach(), labels, dx, dw, db,
-            torch.get_num_threads(),
+            kernel_threads(),
         )  # fmt: skip
         ctx.save_for_backward(dx, dw, db)
         return x.new_tensor(loss)
@@ -126,7 +127,7 @@ class NativeCrossEntropy(torch.autograd.Function):
         return dx, dw, db, None
 
 
-def _shape(weights: Tensor, config: ModelConfig) -> tuple[int, int, int, int]:
+def shape_of(weights: Tensor, config: ModelConfig) -> tuple[int, int, int, int]:
     """Layers, heads, width, positions. A block has 12 D² + 13 D parameters, the last norm 2 D."""
     width = config.width
     in_blocks = config.layers * (12 * width * width + 13 * width) + 2 * width
@@ -137,18 +138,18 @@ class NativeDecoder:
     """A transformer's weights as they are now, laid out to add one position at a time."""
 
     def __init__(self, weights: Tensor, config: ModelConfig) -> None:
-        self._decoder = kernels().Decoder(weights.detach(), *_shape(weights, config))
+        self._decoder = kernels().Decoder(weights.detach(), *shape_of(weights, config))
 
     def step(
         self, x: Tensor, cache: Tensor, position: int, queries: Tensor | None = None
     ) -> Tensor:
-        """(B, D) → (B, D), writing the new position into the cache of every layer's normed inputs,
-        (B, layers, capacity / 16, D, 16). With queries (B, D), which see all positions up to the
-        new one and are seen by nobody, what becomes of these instead."""
+        """(B, D) → (B, D), writing the new position into the cache of keys and values,
+        (B, layers, 2, heads, capacity / 16, d, 16). With queries (B, D), which see all positions
+        up to the new one and are seen by nobody, what becomes of these instead."""
         x = x.detach().contiguous()
         if queries is not None:
             queries = queries.detach().contiguous()
         out = torch.empty_like(x)
-        capacity, threads = cache.shape[2] * ALIGNMENT, torch.get_num_threads()
+        capacity, threads = cache.shape[4] * ALIGNMENT, kernel_threads()
         self._decoder.step(x, queries, cache, out, position, capacity, threads)
         return out

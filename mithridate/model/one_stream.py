@@ -7,6 +7,8 @@ trained like any other.
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -14,6 +16,7 @@ from torch import Tensor, nn
 from mithridate.config import ModelConfig
 from mithridate.model.cache import KVCache
 from mithridate.model.context_model import ContextModel
+from mithridate.model.player import NativePlayer, Rows
 from mithridate.model.transformer import Transformer
 from mithridate.types import Contexts, EnvSpec, Observation, Transition
 
@@ -48,12 +51,31 @@ class OneStreamModel(ContextModel):
 
     def begin(self, batch: int) -> tuple[KVCache, Tensor]:
         """A cache that holds the start token, and the logits (B, A) of the empty context."""
-        cache = self.transformer.new_cache(batch)
+        cache = self.transformer.new_cache(batch, self.player())
+        if cache.player is not None:
+            return cache, self._play(cache)
         return cache, self._step(self.start.expand(batch, -1), cache)
 
     def extend(self, cache: KVCache, actions: Tensor, rewards: Tensor) -> Tensor:
         """Append one transition per task, (B,) and (B,); logits (B, A) of the longer context."""
+        if cache.player is not None:
+            return self._play(cache, (None, actions, rewards, None))
         return self._step(self.encode(actions, rewards), cache)
+
+    has_player = True
+
+    def player(self) -> NativePlayer | None:
+        if not self.in_kernels:
+            return None
+        columns = self.encoder.weight.T  # (A + 1, D)
+        rows = Rows(self.start, columns[-1], columns[:-1] + self.encoder.bias)
+        return NativePlayer(self.transformer.flat_weights(), self.config, rows, self.head)
+
+    def _play(self, cache: KVCache, transition: Any = None) -> Tensor:
+        assert cache.player is not None
+        logits = cache.player.step(cache.blocks, cache.position(), transition=transition)
+        cache.advance()
+        return logits
 
     # What the agent calls. There is nothing to ask about.
 

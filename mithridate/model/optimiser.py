@@ -9,6 +9,7 @@ from torch import Tensor, nn
 
 from mithridate.config import OptimiserConfig
 from mithridate.errors import TrainingDiverged
+from mithridate.model.threads import left_to_kernels
 from mithridate.tensor_files import misfit
 
 MOMENTS = ("exp_avg", "exp_avg_sq")
@@ -18,6 +19,7 @@ class Optimiser:
     def __init__(self, module: nn.Module, config: OptimiserConfig, steps: int) -> None:
         self.config = config
         self.steps = steps
+        self._module = module
         self._names = [name for name, _ in module.named_parameters()]
         self._parameters = list(module.parameters())
         self._adam = torch.optim.AdamW(
@@ -36,6 +38,10 @@ class Optimiser:
     def step(self, loss: Tensor, step: int, loss_limit: float = math.inf) -> dict[str, float]:
         """One update. Raises TrainingDiverged, before touching a weight, if the loss or its
         gradient is not finite or the loss exceeds the limit."""
+        with left_to_kernels(getattr(self._module, "in_kernels", False)):
+            return self._step(loss, step, loss_limit)
+
+    def _step(self, loss: Tensor, step: int, loss_limit: float) -> dict[str, float]:
         self._adam.zero_grad(set_to_none=True)
         value = loss.item()
         if not value <= loss_limit:  # NaN compares false

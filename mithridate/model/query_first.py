@@ -19,6 +19,12 @@ class QueryFirstModel(TwoStreamModel):
     """The same parts as the two-stream model, put together differently. (Its start token is not
     used.)"""
 
+    has_player = False
+
+    def player(self) -> None:
+        """The kernels have no such layout."""
+        return None
+
     def hidden(self, contexts: Contexts) -> Tensor:
         c = contexts
         assert c.states is not None and c.next_states is not None and c.queries is not None

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from mithridate.config import ModelConfig
 from mithridate.model import attention, dispatch
 from mithridate.model.cache import KVCache
+from mithridate.model.player import NativePlayer
 
 
 class Block(nn.Module):
@@ -92,6 +93,11 @@ class Transformer(nn.Module):
         )
         self.norm = nn.LayerNorm(config.width)
 
+    @property
+    def in_kernels(self) -> bool:
+        """Whether the native kernels do its work."""
+        return dispatch.transformer_is_native(self.positions, self.config)
+
     def forward(self, x: Tensor) -> Tensor:
         """(B, T, D) → (B, T, D); position t sees positions 0 … t."""
         if dispatch.transformer_is_native(x, self.config):
@@ -106,7 +112,7 @@ class Transformer(nn.Module):
         """(B, D) → (B, D): what `forward` gives at the next position, given the cache."""
         position = cache.position()
         if cache.decoder is not None:
-            out = cache.decoder.step(x, cache.inputs, position)
+            out = cache.decoder.step(x, cache.blocks, position)
             cache.advance()
             return out
         x = x + self.positions[position]
@@ -134,7 +140,7 @@ class Transformer(nn.Module):
         """(B, D) each → (B, D): what `two_streams` gives for the query at the next position."""
         position = cache.position()
         if cache.decoder is not None:
-            answer = cache.decoder.step(x, cache.inputs, position, y)
+            answer = cache.decoder.step(x, cache.blocks, position, y)
             cache.advance()
             return answer
         x, y = x + self.positions[position], y + self.positions[position]
@@ -148,13 +154,13 @@ class Transformer(nn.Module):
         """All parameters in one vector, which is how the native kernels take them."""
         return torch.cat([p.reshape(-1) for p in self.parameters()])
 
-    def new_cache(self, batch: int) -> KVCache:
-        """For steps with the weights as they are now."""
+    def new_cache(self, batch: int, player: NativePlayer | None = None) -> KVCache:
+        """For steps with the weights as they are now; a player has its own."""
         decoder = None
-        if dispatch.transformer_is_native(self.positions, self.config):
+        if self.in_kernels and player is None:
             decoder = dispatch.NativeDecoder(self.flat_weights(), self.config)
         weight = self.positions.detach()
-        return KVCache(batch, self.config, len(weight), like=weight, decoder=decoder)
+        return KVCache(batch, self.config, len(weight), weight, decoder, player)
 
     @torch.no_grad()
     def initialise(self, generator: torch.Generator) -> None:

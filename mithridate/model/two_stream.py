@@ -8,7 +8,7 @@ at once.
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -18,6 +18,8 @@ from mithridate.config import ModelConfig
 from mithridate.model.cache import KVCache
 from mithridate.model.context_model import ContextModel
 from mithridate.model.embedding import ObservationEmbedding
+from mithridate.model.player import NativePlayer
+from mithridate.model.player import Rows as TokenRows
 from mithridate.model.transformer import Transformer
 from mithridate.observations import join
 from mithridate.types import Contexts, EnvSpec, Observation, Transition
@@ -51,6 +53,11 @@ class TwoStreamModel(ContextModel):
         self.head = nn.Linear(config.width, spec.n_actions)
         if spec.n_states is None:
             self.embedding = ObservationEmbedding(spec.observation, config.width)
+
+    @property
+    def in_kernels(self) -> bool:
+        """Convolutions are PyTorch's work."""
+        return self.embedding is None and super().in_kernels
 
     def hidden(self, contexts: Contexts) -> Tensor:
         """What the head reads: (B, T + 1, D)."""
@@ -97,7 +104,9 @@ class TwoStreamModel(ContextModel):
 
     def begin_at(self, batch: int, obs: Observation) -> tuple[KVCache, Tensor]:
         """A cache that holds the start token, and the logits (B, A) of the empty context."""
-        cache = self.transformer.new_cache(batch)
+        cache = self.transformer.new_cache(batch, self.player())
+        if cache.player is not None:
+            return cache, self._play(cache, None, obs)
         if self.embedding is None:
             cache.tables = self._tables()
         return cache, self._step(self.start.expand(batch, -1), obs, cache)
@@ -111,8 +120,26 @@ class TwoStreamModel(ContextModel):
         every = torch.arange(self.size, device=self.start.device)
         return pairs.flatten(0, 1), after.contiguous(), self.ask(every)
 
+    has_player = True
+
+    def player(self) -> NativePlayer | None:
+        if not self.in_kernels:
+            return None
+        pairs, reached, asked = self._tables()
+        rows = TokenRows(self.start, self.encoder.weight[:, -1], pairs, reached, asked)
+        return NativePlayer(self.transformer.flat_weights(), self.config, rows, self.head)
+
+    def _play(self, cache: KVCache, transition: Any, obs: Observation) -> Tensor:
+        assert cache.player is not None and isinstance(obs, Tensor)
+        cache.last = transition
+        logits = cache.player.step(cache.blocks, cache.position(), asked=obs, transition=transition)
+        cache.advance()
+        return logits
+
     def follow(self, cache: KVCache, transition: Transition, obs: Observation) -> Tensor:
         """Append one transition per task; logits (B, A) for where the next action is due."""
+        if cache.player is not None:
+            return self._play(cache, transition, obs)
         states, actions, rewards, reached = transition
         if self.embedding is not None:
             batch = torch.arange(len(actions), device=actions.device)
@@ -126,8 +153,9 @@ class TwoStreamModel(ContextModel):
 
     def ask_again(self, cache: KVCache, obs: Observation) -> Tensor:
         """Logits (B, A) for another state, after the same context."""
-        assert cache.last is not None
         cache.length -= 1  # the last token is written once more, over itself
+        if cache.player is not None:
+            return self._play(cache, cache.last, obs)
         return self._step(cache.last, obs, cache)
 
     def _step(self, token: Tensor, obs: Observation, cache: KVCache) -> Tensor:

@@ -313,98 +313,111 @@ void attention_backward(int T, const float* q, const float* k, const float* v, l
   transpose_columns<D>(T, dvt, padded, dv, ldg);
 }
 
-// What is cached of a layer is its normed input, from which keys and values are linear: half as much
-// memory to read as keys and values, and reading is what a rollout spends its time on. With
-// k_t = Wk h_t + bk, a head's scores q·k_t are (Wk^T q)·h_t plus a constant, which a softmax does not
-// see; with v_t = Wv h_t + bv, its output is Wv (sum of p_t h_t) + bv.
-//
-// The cache is in blocks of BLOCK positions, (capacity / BLOCK, W, BLOCK) for a model of width W: one
-// stream of memory, read in vectors of any width up to BLOCK.
+// Keys and values of a head are cached in blocks of BLOCK positions, (capacity / BLOCK, D, BLOCK) each:
+// one stream of memory, read in vectors of any width up to BLOCK.
 constexpr int BLOCK = 16;
 
-inline long cache_offset(int position, int width) {
-  return long(position / BLOCK) * BLOCK * width + position % BLOCK;
+template <int D>
+inline long cache_offset(int position) {
+  return long(position / BLOCK) * BLOCK * D + position % BLOCK;
 }
 
-constexpr int DECODE_VECTORS = VW == 16 ? 2 : 1;  // vectors of positions scored together
+// Tells the processor that a block is needed soon.
+template <int D>
+inline void fetch(const float* cached, int position) {
+  if (position % BLOCK == 0)
+    for (int d = 0; d < D; ++d) __builtin_prefetch(cached + cache_offset<D>(position) + d * BLOCK);
+}
 
-// Softmax of H queries (H, W), in units of log2, against n cached positions, and the weighted sums of
-// h, out (H, W). `scratch` has room for H times n rounded up to BLOCK. What the last block holds at
-// or after position n is loaded but never used.
-template <int H>
-void attention_decode(int n, int W, const float* q, const float* cache, float* out,
-                      float* scratch) {
+constexpr int DECODE_SUMS = VW == 16 ? 16 : 8;  // vectors that are summed up at a time
+
+// Softmax of Q queries (D floats each, in units of log2) against n cached positions, and the weighted
+// sums of the values. `scratch` has room for Q times n rounded up to BLOCK. What the last block holds
+// at or after position n is loaded but never used. If the cache is FAR from the core, it is fetched a
+// stretch ahead: values while keys are read, and then the `next` head's keys.
+template <int D, int Q, bool FAR>
+void attention_decode(int n, const float* const (&q)[Q], const float* keys, const float* values,
+                      const float* next, float* const (&out)[Q], float* scratch) {
   const vi lanes = lane_index();
   const int whole = n / VW * VW, padded = round_up(n, BLOCK);
-  const long block = long(W) * BLOCK;
-  auto at = [&](int t) { return cache + (t / BLOCK) * block + t % BLOCK; };
 
-  vf largest[H];
-  for (int head = 0; head < H; ++head) largest[head] = splat(MINUS_INFINITY);
+  vf largest[Q];
+  for (vf& x : largest) x = splat(MINUS_INFINITY);
   auto score = [&](int t, auto count) {
     constexpr int N = decltype(count)::value;
-    const float* h[N];
-    for (int i = 0; i < N; ++i) h[i] = at(t + i * VW);
-    vf even[N][H], odd[N][H];  // sums over even and odd d: a shorter chain, and less rounding
+    vf even[N][Q], odd[N][Q];  // sums over even and odd d: a shorter chain, and less rounding
     for (int i = 0; i < N; ++i)
-      for (int head = 0; head < H; ++head) even[i][head] = odd[i][head] = vf{};
-    for (int d = 0; d < W; d += 2) {
-      vf x[N], y[N];
-      for (int i = 0; i < N; ++i) x[i] = load(h[i] + d * BLOCK), y[i] = load(h[i] + (d + 1) * BLOCK);
-      for (int head = 0; head < H; ++head)
-        for (int i = 0; i < N; ++i) {
-          even[i][head] += x[i] * q[head * W + d];
-          odd[i][head] += y[i] * q[head * W + d + 1];
-        }
-    }
-    for (int head = 0; head < H; ++head)
+      for (int a = 0; a < Q; ++a) even[i][a] = odd[i][a] = vf{};
+    const float* k[N];
+    for (int i = 0; i < N; ++i) k[i] = keys + cache_offset<D>(t + i * VW);
+    if (FAR)
+      for (int i = 0; i < N; ++i) fetch<D>(values, t + i * VW);
+    for (int d = 0; d < D; d += 2)
       for (int i = 0; i < N; ++i) {
-        vf s = even[i][head] + odd[i][head];
+        const vf x = load(k[i] + d * BLOCK), y = load(k[i] + (d + 1) * BLOCK);
+        for (int a = 0; a < Q; ++a) even[i][a] += x * q[a][d], odd[i][a] += y * q[a][d + 1];
+      }
+    for (int i = 0; i < N; ++i)
+      for (int a = 0; a < Q; ++a) {
+        vf s = even[i][a] + odd[i][a];
         if (N == 1 && t == whole) s = lanes < n - whole ? s : splat(MINUS_INFINITY);
-        store(scratch + head * padded + t + i * VW, s);
-        largest[head] = max(largest[head], s);
+        store(scratch + a * padded + t + i * VW, s);
+        largest[a] = max(largest[a], s);
       }
   };
+  constexpr int TOGETHER = DECODE_SUMS / (4 * Q);
   int done = 0;
-  for (; done + DECODE_VECTORS * VW <= whole; done += DECODE_VECTORS * VW)
-    score(done, std::integral_constant<int, DECODE_VECTORS>{});
+  for (; done + TOGETHER * VW <= whole; done += TOGETHER * VW)
+    score(done, std::integral_constant<int, TOGETHER>{});
   for (; done < n; done += VW) score(done, std::integral_constant<int, 1>{});
 
-  vf sum[H];
-  float m[H];
-  for (int head = 0; head < H; ++head) sum[head] = vf{}, m[head] = hmax(largest[head]);
-  for (int t = 0; t < n; t += VW)
-    for (int head = 0; head < H; ++head) {
-      float* s = scratch + head * padded + t;
-      const vf p = exp2(load(s) - m[head]);
+  float share[Q];
+  for (int a = 0; a < Q; ++a) {
+    const float m = hmax(largest[a]);
+    vf sum = vf{};
+    for (int t = 0; t < n; t += VW) {
+      float* s = scratch + a * padded + t;
+      const vf p = exp2(load(s) - m);
       store(s, p);
-      sum[head] += p;
+      sum += p;
     }
-
-  constexpr int ROWS = VW / H;  // numbers of h whose sums fill VW registers
-  alignas(64) float share[VW], total[VW];
-  for (int head = 0; head < H; ++head) {
-    const float inverse = 1.0f / hsum(sum[head]);
-    for (int d = 0; d < ROWS; ++d) share[head * ROWS + d] = inverse;
+    share[a] = 1.0f / hsum(sum);
   }
-  for (int d0 = 0; d0 < W; d0 += ROWS) {
-    vf acc[VW];
-    for (vf& a : acc) a = vf{};
-    auto take = [&](int t, auto all) {
-      const float* h = at(t) + d0 * BLOCK;
-      vf p[H];
-      for (int head = 0; head < H; ++head) p[head] = load(scratch + head * padded + t);
+
+  constexpr int ROWS = D < DECODE_SUMS / Q ? D : DECODE_SUMS / Q;  // numbers of a value at a time …
+  constexpr int SETS = DECODE_SUMS / (Q * ROWS);  // … and vectors of positions
+  for (int d0 = 0; d0 < D; d0 += ROWS) {
+    vf acc[Q][SETS][ROWS];
+    for (auto& sets : acc)
+      for (auto& set : sets)
+        for (vf& x : set) x = vf{};
+    auto take = [&](int t, int set, auto all) {
+      const float* v = values + cache_offset<D>(t) + d0 * BLOCK;
+      if (FAR && d0 == 0) fetch<D>(next, t);
       for (int d = 0; d < ROWS; ++d) {
-        vf x = load(h + d * BLOCK);
+        vf x = load(v + d * BLOCK);
         if (!decltype(all)::value) x = lanes < n - whole ? x : vf{};
-        for (int head = 0; head < H; ++head) acc[head * ROWS + d] += x * p[head];
+        for (int a = 0; a < Q; ++a) acc[a][set][d] += x * load(scratch + a * padded + t);
       }
     };
-    for (int t = 0; t < whole; t += VW) take(t, std::true_type{});
-    if (whole < n) take(whole, std::false_type{});
-    store(total, hsum_each(acc) * load(share));
-    for (int head = 0; head < H; ++head)
-      std::memcpy(out + head * W + d0, total + head * ROWS, sizeof(float) * ROWS);
+    int t = 0;
+    for (; t + SETS * VW <= whole; t += SETS * VW)
+      for (int set = 0; set < SETS; ++set) take(t + set * VW, set, std::true_type{});
+    for (; t + VW <= whole; t += VW) take(t, 0, std::true_type{});
+    if (whole < n) take(whole, 0, std::false_type{});
+    for (int a = 0; a < Q; ++a) {
+      alignas(64) float rows[ROWS * VW], sums[ROWS];
+      for (int d = 0; d < ROWS; ++d) {
+        vf x = acc[a][0][d];
+        for (int set = 1; set < SETS; ++set) x += acc[a][set][d];
+        store(rows + d * VW, x);
+      }
+      if constexpr (ROWS % 8 == 0)
+        for (int d = 0; d < ROWS; d += 8) hsum8(rows + d * VW, sums + d);
+      else
+        for (int d = 0; d < ROWS; ++d) sums[d] = hsum(load(rows + d * VW));
+      for (int d = 0; d < ROWS; ++d) out[a][d0 + d] = sums[d] * share[a];
+    }
   }
 }
 

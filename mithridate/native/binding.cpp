@@ -5,6 +5,8 @@
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
 
+#include <algorithm>
+#include <list>
 #include <optional>
 #include <stdexcept>
 #include <string>
@@ -15,7 +17,12 @@
 namespace nb = nanobind;
 using mithridate::Kernels;
 using mithridate::Shape;
+using mithridate::PADDING;
+using mithridate::Player;
+using mithridate::World;
 using Array = nb::ndarray<float, nb::c_contig, nb::device::cpu>;
+using Numbers = nb::ndarray<int64_t, nb::c_contig, nb::device::cpu>;
+using Flags = nb::ndarray<bool, nb::c_contig, nb::device::cpu>;
 
 namespace {
 
@@ -45,7 +52,8 @@ void use(const std::string& name) {
   throw std::invalid_argument("instruction set '" + name + "' is not available here");
 }
 
-void expect(const Array& a, size_t size, const char* name) {
+template <class Any>
+void expect(const Any& a, size_t size, const char* name) {
   if (a.size() != size)
     throw std::invalid_argument(std::string(name) + " has " + std::to_string(a.size()) +
                                 " elements, not " + std::to_string(size));
@@ -126,7 +134,7 @@ void backward(const Array& weights, const Array& dy, const Array& inputs, const 
 }
 
 double cross_entropy(const Array& x, const Array& w, const Array& b,
-                     const nb::ndarray<const int64_t, nb::c_contig, nb::device::cpu>& labels,
+                     const Numbers& labels,
                      const Array& dx, const Array& dw, const Array& db, int threads) {
   const size_t A = b.size(), N = labels.size(), D = N ? x.size() / N : 0;
   if (!A || !N || D % 16) throw std::invalid_argument("width must be a multiple of 16");
@@ -157,7 +165,7 @@ class Decoder {
     const int D = shape_.width;
     const size_t B = x.size() / D;
     expect(x, B * D, "x"), expect(y, B * D, "y");
-    expect(cache, B * shape_.layers * D * capacity, "cache");
+    expect(cache, 2 * B * shape_.layers * D * capacity, "cache");
     if (capacity % 16) throw std::invalid_argument("capacity must be a multiple of 16");
     if (n < 0 || n >= capacity || n >= shape_.positions)
       throw std::invalid_argument("position " + std::to_string(n) + " is out of range");
@@ -171,6 +179,143 @@ class Decoder {
   Shape shape_;
   std::vector<float> weights_, transposed_;
 };
+
+// Optional arrays: their data, or null.
+template <class Any>
+auto data(const std::optional<Any>& a, size_t size, const char* name) -> decltype(a->data()) {
+  if (!a) return nullptr;
+  expect(*a, size, name);
+  return a->data();
+}
+
+void expect_below(const int64_t* numbers, size_t count, int64_t limit, const char* name) {
+  for (size_t i = 0; i < count; ++i)
+    if (numbers[i] < 0 || numbers[i] >= limit)
+      throw std::invalid_argument(std::string(name) + " are out of range");
+}
+
+// A model that plays, copied as it is now.
+class NativePlayer {
+ public:
+  NativePlayer(const Array& weights, int layers, int heads, int width, int positions,
+               const Array& start, const Array& reward, const Array& pairs,
+               const std::optional<Array>& reached, const std::optional<Array>& asked,
+               const Array& head, const Array& bias) {
+    const Shape s = shape_of(layers, heads, width, positions);
+    const int D = width, A = int(bias.size());
+    const int states = reached ? int(reached->size() / D) : 0;
+    const size_t rows = size_t(D) * std::max(states, 1);
+    expect(weights, s.size(), "weights"), expect(start, D, "start"), expect(reward, D, "reward");
+    expect(pairs, rows * A, "pairs"), expect(head, size_t(A) * D, "head");
+    if (bool(reached) != bool(asked)) throw std::invalid_argument("states are reached and asked");
+    player_ = {s, copy(weights), nullptr, states, A, (A + PADDING - 1) / PADDING * PADDING};
+    transposed_.resize(s.size());
+    active->transpose(s, player_.weights, transposed_.data());
+    player_.transposed = transposed_.data();
+    player_.start = copy(start), player_.reward = copy(reward), player_.pairs = copy(pairs);
+    if (reached) {
+      expect(*reached, size_t(states) * D, "reached"), expect(*asked, size_t(states) * D, "asked");
+      player_.reached = copy(*reached), player_.asked = copy(*asked);
+    }
+    head_.assign(size_t(D) * player_.padded, 0.0f), bias_.assign(player_.padded, 0.0f);
+    for (int a = 0; a < A; ++a) {
+      bias_[a] = bias.data()[a];
+      for (int i = 0; i < D; ++i) head_[size_t(i) * player_.padded + a] = head.data()[a * D + i];
+    }
+    player_.head = head_.data(), player_.head_bias = bias_.data();
+  }
+  NativePlayer(const NativePlayer&) = delete;
+
+  // At position 0 there is no transition; without states nothing is asked.
+  void step(const std::optional<Numbers>& states, const std::optional<Numbers>& actions,
+            const std::optional<Array>& rewards, const std::optional<Numbers>& reached,
+            const std::optional<Numbers>& asked, const Array& cache, const Array& logits, int n,
+            int capacity, int threads) const {
+    const Player& p = player_;
+    const size_t B = logits.size() / p.actions;
+    expect(logits, B * p.actions, "logits");
+    expect(cache, 2 * B * p.shape.layers * p.shape.width * capacity, "cache");
+    if (capacity % 16) throw std::invalid_argument("capacity must be a multiple of 16");
+    if (n < 0 || n >= capacity || n >= p.shape.positions)
+      throw std::invalid_argument("position " + std::to_string(n) + " is out of range");
+    const bool first = n == 0;
+    if (!first && (!actions || !rewards)) throw std::invalid_argument("there is no transition");
+    if (p.states && (!asked || (!first && (!states || !reached))))
+      throw std::invalid_argument("there are no states");
+    auto numbers = [B](const std::optional<Numbers>& a, int64_t limit, const char* name) {
+      int64_t* found = data(a, B, name);
+      if (found) expect_below(found, B, limit, name);
+      return found;
+    };
+    int64_t* s = numbers(states, p.states, "states");
+    int64_t* a = numbers(actions, p.actions, "actions");
+    int64_t* r = numbers(reached, p.states, "states reached");
+    int64_t* q = numbers(asked, p.states, "states asked about");
+    float* paid = data(rewards, B, "rewards");
+    nb::gil_scoped_release release;
+    active->player_step(p, int(B), n, capacity, s, a, paid, r, q, cache.data(), logits.data(),
+                        threads);
+  }
+
+  // See World. Fills taken, visited, paid, proposed and observed, (B, T) each.
+  bool play(const Array& rewards, const std::optional<Numbers>& after,
+            const std::optional<Array>& noise, const Flags& hit,
+            const std::optional<Array>& shifts, const std::optional<Array>& edges,
+            const std::optional<Array>& uniforms, const std::optional<Array>& spreads,
+            const std::optional<Array>& normals, const std::optional<Array>& luck,
+            float temperature, const Numbers& taken, const Numbers& visited, const Array& paid,
+            const Array& proposed, const Array& observed, int steps, int together,
+            int threads) const {
+    const size_t S = size_t(std::max(player_.states, 1)), A = size_t(player_.actions);
+    const size_t B = rewards.size() / (S * A), all = B * steps, entries = B * S * A;
+    if (steps < 1 || steps > player_.shape.positions || together < 1)
+      throw std::invalid_argument("more steps than the model has positions");
+    expect(rewards, entries, "rewards"), expect(hit, all, "hit");
+    expect(taken, all, "taken"), expect(visited, all, "visited"), expect(paid, all, "paid");
+    expect(proposed, all, "proposed"), expect(observed, all, "observed");
+    const size_t choices = shifts && entries ? shifts->size() / entries : 1;
+    if (bool(edges) != bool(uniforms) || bool(spreads) != bool(normals) ||
+        (edges && !shifts) || (spreads && !shifts) || (!edges && choices != 1))
+      throw std::invalid_argument("an attack's tables do not go together");
+    if (player_.states && !after) throw std::invalid_argument("states lead nowhere");
+    if (!luck && temperature != 0.0f) throw std::invalid_argument("there is nothing to draw by");
+    World world{steps, int(S), int(A), int(choices)};
+    world.rewards = rewards.data();
+    world.after = data(after, S * A, "after");
+    if (world.after) expect_below(world.after, S * A, int64_t(S), "states that are led to");
+    world.noise = data(noise, all, "noise");
+    world.hit = hit.data();
+    world.shifts = data(shifts, entries * choices, "shifts");
+    world.edges = data(edges, entries * (choices - 1), "edges");
+    world.uniforms = data(uniforms, all, "uniforms");
+    world.spreads = data(spreads, entries, "spreads");
+    world.normals = data(normals, all, "normals");
+    world.taken = taken.data(), world.visited = visited.data(), world.paid = paid.data();
+    world.proposed = proposed.data(), world.observed = observed.data();
+    const float* drawn = data(luck, all, "luck");
+    nb::gil_scoped_release release;
+    return active->play(player_, world, int(B), drawn, temperature, together, threads);
+  }
+
+ private:
+  const float* copy(const Array& a) {
+    kept_.emplace_back(a.data(), a.data() + a.size());
+    return kept_.back().data();
+  }
+
+  Player player_{};
+  std::list<std::vector<float>> kept_;
+  std::vector<float> transposed_, head_, bias_;
+};
+
+void choose(const Array& logits, const std::optional<Array>& uniforms, float temperature,
+            const Numbers& actions) {
+  const size_t B = actions.size(), A = B ? logits.size() / B : 0;
+  expect(logits, B * A, "logits");
+  if (!uniforms && temperature != 0.0f) throw std::invalid_argument("there is nothing to draw by");
+  const float* drawn = data(uniforms, B, "uniforms");
+  active->choose(int(B), int(A), logits.data(), drawn, temperature, actions.data());
+}
 
 }  // namespace
 
@@ -195,4 +340,23 @@ NB_MODULE(_kernels, m) {
       .def(nb::init<const Array&, int, int, int, int>())
       .def("step", &Decoder::step, nb::arg("x"), nb::arg("queries").none(), nb::arg("cache"),
            nb::arg("y"), nb::arg("n"), nb::arg("capacity"), nb::arg("threads"));
+  m.def("choose", &choose, nb::arg("logits"), nb::arg("uniforms").none(), nb::arg("temperature"),
+        nb::arg("actions"));
+  nb::class_<NativePlayer>(m, "Player")
+      .def(nb::init<const Array&, int, int, int, int, const Array&, const Array&, const Array&,
+                    const std::optional<Array>&, const std::optional<Array>&, const Array&,
+                    const Array&>(),
+           nb::arg("weights"), nb::arg("layers"), nb::arg("heads"), nb::arg("width"),
+           nb::arg("positions"), nb::arg("start"), nb::arg("reward"), nb::arg("pairs"),
+           nb::arg("reached").none(), nb::arg("asked").none(), nb::arg("head"), nb::arg("bias"))
+      .def("step", &NativePlayer::step, nb::arg("states").none(), nb::arg("actions").none(),
+           nb::arg("rewards").none(), nb::arg("reached").none(), nb::arg("asked").none(),
+           nb::arg("cache"), nb::arg("logits"), nb::arg("n"), nb::arg("capacity"),
+           nb::arg("threads"))
+      .def("play", &NativePlayer::play, nb::arg("rewards"), nb::arg("after").none(),
+           nb::arg("noise").none(), nb::arg("hit"), nb::arg("shifts").none(),
+           nb::arg("edges").none(), nb::arg("uniforms").none(), nb::arg("spreads").none(),
+           nb::arg("normals").none(), nb::arg("luck").none(), nb::arg("temperature"),
+           nb::arg("taken"), nb::arg("visited"), nb::arg("paid"), nb::arg("proposed"),
+           nb::arg("observed"), nb::arg("steps"), nb::arg("together"), nb::arg("threads"));
 }

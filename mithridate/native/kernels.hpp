@@ -3,6 +3,8 @@
 
 #include <cstdint>
 
+#include "world.hpp"
+
 namespace mithridate {
 
 struct Shape {
@@ -14,6 +16,20 @@ struct Shape {
   // Floats of all parameters, in the order of Transformer.parameters().
   long size() const { return long(positions) * width + layers * block_size() + 2L * width; }
 };
+
+// A model that plays: a transformer, what its tokens are sums of, and a head. Without states (0) there
+// are no queries: what is said of states is then null.
+struct Player {
+  Shape shape;
+  const float *weights, *transposed;
+  int states, actions, padded;  // the last: actions, rounded up to PADDING
+  const float *start, *reward;  // (D,): the first token, and what a reward of 1 adds
+  const float* pairs;           // (S, A, D): of a state (or none) and an action
+  const float *reached, *asked;  // (S, D): where a transition ends, and whole queries
+  const float *head, *head_bias;  // (D, padded), (padded)
+};
+
+constexpr int PADDING = 16;
 
 struct Kernels {
   const char* name;
@@ -35,13 +51,28 @@ struct Kernels {
                    const float* inputs, const float* mixed, const float* statistics, float* dx,
                    float* d_weights, int threads);
 
-  // One new position n of B sequences: x (B, D) is embedded without its position. The cache, of
-  // every layer's normed inputs, is (B, layers, capacity / 16, D, 16), and position n is written. If
-  // queries is not null, as many query tokens (B, D), at the same position, see positions 0 … n and
-  // are seen by nobody; y (B, D) is then theirs.
+  // One new position n of B sequences: x (B, D) is embedded without its position. The cache of keys and
+  // values is (B, layers, 2, heads, capacity / 16, D / heads, 16), and position n is written. If queries
+  // is not null, as many query tokens (B, D), at the same position, see positions 0 … n and are seen by
+  // nobody; y (B, D) is then theirs.
   void (*decode)(const Shape&, const float* weights, const float* transposed, int B, int n,
                  long capacity, const float* x, const float* queries, float* cache, float* y,
                  int threads);
+
+  // The same for a player, given the transitions (B,) that position n is about (nothing at position 0)
+  // and the states that are asked about: logits (B, A).
+  void (*player_step)(const Player&, int B, int n, long capacity, const int64_t* states,
+                      const int64_t* actions, const float* rewards, const int64_t* reached,
+                      const int64_t* asked, float* cache, float* logits, int threads);
+
+  // Actions (B,) drawn from logits (B, A) by uniforms (B,); with temperature 0 the best, and no uniforms.
+  void (*choose)(int B, int A, const float* logits, const float* uniforms, float temperature,
+                 int64_t* actions);
+
+  // Whole episodes of B tasks, at most so many of them together, with uniforms (B, T). False if a
+  // prediction was not finite.
+  bool (*play)(const Player&, const World&, int B, const float* uniforms, float temperature,
+               int together, int threads);
 
   // Mean cross-entropy of softmax(x w^T + b) to labels in 0 … A - 1, and all its gradients;
   // x, dx (N, D), w, dw (A, D), b, db (A).

@@ -78,51 +78,6 @@ inline void hsum8(const float* rows, float* sums) {
 #endif
 }
 
-// The sums of VW vectors, cheaper together than one by one. Each step adds halves, and leaves one
-// vector where there were two; the second half of the numbers goes with the first, so that in the end
-// the sum of vector i has moved to the place that has i's bits in reverse. A call would put all of
-// them through memory.
-__attribute__((always_inline)) inline vf hsum_each(const vf (&v)[VW]) {
-  vf a[VW];
-#if MITHRIDATE_VW == 16
-  constexpr int place[16] = {0, 8, 4, 12, 2, 10, 6, 14, 1, 9, 5, 13, 3, 11, 7, 15};
-  for (int i = 0; i < 16; ++i) a[place[i]] = v[i];
-  for (int i = 0; i < 8; ++i)
-    a[i] = __builtin_shufflevector(a[i], a[i + 8], 0, 1, 2, 3, 4, 5, 6, 7, 16, 17, 18, 19, 20, 21,
-                                   22, 23) +
-           __builtin_shufflevector(a[i], a[i + 8], 8, 9, 10, 11, 12, 13, 14, 15, 24, 25, 26, 27, 28,
-                                   29, 30, 31);
-  for (int i = 0; i < 4; ++i)
-    a[i] = __builtin_shufflevector(a[i], a[i + 4], 0, 1, 2, 3, 8, 9, 10, 11, 16, 17, 18, 19, 24, 25,
-                                   26, 27) +
-           __builtin_shufflevector(a[i], a[i + 4], 4, 5, 6, 7, 12, 13, 14, 15, 20, 21, 22, 23, 28,
-                                   29, 30, 31);
-  for (int i = 0; i < 2; ++i)
-    a[i] = __builtin_shufflevector(a[i], a[i + 2], 0, 1, 4, 5, 8, 9, 12, 13, 16, 17, 20, 21, 24, 25,
-                                   28, 29) +
-           __builtin_shufflevector(a[i], a[i + 2], 2, 3, 6, 7, 10, 11, 14, 15, 18, 19, 22, 23, 26,
-                                   27, 30, 31);
-  return __builtin_shufflevector(a[0], a[1], 0, 2, 4, 6, 8, 10, 12, 14, 16, 18, 20, 22, 24, 26, 28,
-                                 30) +
-         __builtin_shufflevector(a[0], a[1], 1, 3, 5, 7, 9, 11, 13, 15, 17, 19, 21, 23, 25, 27, 29,
-                                 31);
-#elif MITHRIDATE_VW == 8
-  constexpr int place[8] = {0, 4, 2, 6, 1, 5, 3, 7};
-  for (int i = 0; i < 8; ++i) a[place[i]] = v[i];
-  for (int i = 0; i < 4; ++i)
-    a[i] = __builtin_shufflevector(a[i], a[i + 4], 0, 1, 2, 3, 8, 9, 10, 11) +
-           __builtin_shufflevector(a[i], a[i + 4], 4, 5, 6, 7, 12, 13, 14, 15);
-  for (int i = 0; i < 2; ++i)
-    a[i] = __builtin_shufflevector(a[i], a[i + 2], 0, 1, 4, 5, 8, 9, 12, 13) +
-           __builtin_shufflevector(a[i], a[i + 2], 2, 3, 6, 7, 10, 11, 14, 15);
-  return __builtin_shufflevector(a[0], a[1], 0, 2, 4, 6, 8, 10, 12, 14) +
-         __builtin_shufflevector(a[0], a[1], 1, 3, 5, 7, 9, 11, 13, 15);
-#else
-  for (int i = 0; i < VW; ++i) a[0][i] = hsum(v[i]);
-  return a[0];
-#endif
-}
-
 inline float hmax(vf v) {
 #if MITHRIDATE_VW == 16
   v = max(v, __builtin_shufflevector(v, v, 8, 9, 10, 11, 12, 13, 14, 15, 0, 1, 2, 3, 4, 5, 6, 7));

@@ -159,8 +159,14 @@ void with_head_width(int d, Call call) {
 }
 
 struct Workspace {
-  Scratch sequence, tile, attention, transposed, partial;
+  Scratch sequence, tile, attention, transposed, partial, cache, logits;
 };
+
+// Each thread keeps its scratch memory from call to call: fresh pages are dear.
+inline Workspace& workspace() {
+  static thread_local Workspace work;
+  return work;
+}
 
 inline void qkv_forward(int T, int D, const BlockView<const float>& w,
                         const BlockView<const float>& wt, const float* x, float* qkv, float* tile) {
@@ -316,56 +322,57 @@ inline void sequence_backward(const Shape& s, const float* weights, const float*
 
 // ---- One token of several sequences ------------------------------------------------------------
 
-template <class Call>
-void with_heads(int H, Call call) {  // in groups of four, two and one
-  int head = 0;
-  for (; head + 4 <= H; head += 4) call(head, std::integral_constant<int, 4>{});
-  for (; head + 2 <= H; head += 2) call(head, std::integral_constant<int, 2>{});
-  for (; head < H; ++head) call(head, std::integral_constant<int, 1>{});
+// Floats of a sequence's cache: (layers, 2, heads, capacity / BLOCK, head width, BLOCK), of which the 2
+// are keys and values.
+inline long cache_size(const Shape& s, long capacity) { return 2L * s.layers * s.width * capacity; }
+
+// Keys and values (2, D) of a sequence's position n into a layer's cache.
+template <int d>
+void remember(int n, int H, long capacity, const float* kv, float* cache) {
+  for (int head = 0; head < 2 * H; ++head, kv += d, cache += d * capacity)
+    for (int i = 0; i < d; ++i) cache[cache_offset<d>(n) + i * BLOCK] = kv[i];
 }
 
 // One layer, for the next token of `rows` sequences and, if `asked`, a query to each: x is (rows, D) or
 // (2 rows, D), overwritten. The context's tokens enter the cache, which points to the first sequence;
-// queries do not. In the last layer that is all that tokens with a query beside them are good for.
-inline void tokens_forward(const Shape& s, const float* weights, const float* transposed, int rows,
-                           bool asked, int n, long capacity, float* x, float* cache, int layer,
-                           Workspace& work) {
-  const int D = s.width, H = s.heads, d = s.head_width(), all = asked ? 2 * rows : rows;
-  const long wide = long(H) * D;
+// queries do not. In the last layer that is all that tokens with a query beside them are good for. FAR:
+// see attention_decode.
+template <bool FAR>
+void tokens_forward(const Shape& s, const float* weights, const float* transposed, int rows,
+                    bool asked, int n, long capacity, float* x, float* cache, int layer,
+                    Workspace& work) {
+  const int D = s.width, H = s.heads, all = asked ? 2 * rows : rows;
   const auto w = block_at(s, weights, layer);
   const auto wt = block_at(s, transposed, layer);
-  float* h = work.tile.get((8 + 2L * H) * all * D);
-  float *q = h + all * D, *mix = q + all * D, *part = mix + all * D, *u = part + all * D;
-  float *queries = u + 4L * all * D, *sums = queries + all * wide;  // (tokens, H, D) each
-  float* scratch = work.attention.get(4L * capacity);
+  float* h = work.tile.get(9L * all * D);
+  float *q = h + all * D, *kv = q + all * D, *mix = kv + 2L * all * D, *u = mix + all * D;
+  float* scratch = work.attention.get(2L * capacity);
   norm_forward(all, D, x, w.norm1_w, w.norm1_b, h);
-  cache += long(layer) * D * capacity;
-  const long sequence = long(s.layers) * D * capacity;
-  for (int r = 0; r < rows; ++r)
-    for (int i = 0; i < D; ++i)
-      cache[r * sequence + cache_offset(n, D) + i * BLOCK] = h[r * D + i];
   const int done = asked && layer == s.layers - 1 ? rows : 0, tokens = all - done;
+  gemm_any<false>(rows, 2 * D, D, h, D, wt.qkv_w + D, 3 * D, kv, 2 * D, Into::overwrite,
+                  w.qkv_b + D);
   x += done * D, h += done * D;
   gemm_any<false>(tokens, D, D, h, D, wt.qkv_w, 3 * D, q, D, Into::overwrite, w.qkv_b);
-  const float scale = LOG2E / std::sqrt(float(d));
-  for (int i = 0; i < tokens * D; i += VW) store(q + i, load(q + i) * scale);
-  for (int head = 0; head < H; ++head)  // Wk^T q
-    gemm_any<false>(tokens, D, d, q + head * d, D, w.qkv_w + (D + head * d) * D, D,
-                    queries + head * D, wide, Into::overwrite, nullptr);
-  for (int r = 0; r < rows; ++r)
-    for (int token = r; token < tokens; token += rows)  // while the sequence is close at hand
-      with_heads(H, [&](int head, auto group) {
-        attention_decode<group>(n + 1, D, queries + token * wide + head * D, cache + r * sequence,
-                                sums + token * wide + head * D, scratch);
-      });
-  const int columns = std::max(d, VW);  // a product's columns come in vectors: of those of …
-  for (int head = 0; head < H; ++head) {  // … several heads, one head's are kept
-    const int first = head * d / columns * columns;
-    gemm_any<false>(tokens, columns, D, sums + head * D, wide, wt.qkv_w + 2 * D + first, 3 * D,
-                    part, columns, Into::overwrite, w.qkv_b + 2 * D + first);
-    for (int t = 0; t < tokens; ++t)
-      std::memcpy(mix + t * D + head * d, part + t * columns + head * d - first, sizeof(float) * d);
-  }
+  const long sequence = cache_size(s, capacity), half = long(D) * capacity;
+  cache += 2 * layer * half;
+  with_head_width(s.head_width(), [&](auto width) {
+    constexpr int d = decltype(width)::value;
+    const float scale = LOG2E / std::sqrt(float(d));
+    for (int i = 0; i < tokens * D; i += VW) store(q + i, load(q + i) * scale);
+    for (int r = 0; r < rows; ++r, cache += sequence) {
+      remember<d>(n, H, capacity, kv + 2L * r * D, cache);
+      for (int head = 0; head < H; ++head) {
+        const float *keys = cache + head * d * capacity, *values = keys + half;
+        const float* next = head + 1 < H ? keys + d * capacity : cache + (r + 1 < rows ? sequence : 0);
+        const int one = r * D + head * d, other = (rows + r) * D + head * d;
+        if (tokens > rows)
+          attention_decode<d, 2, FAR>(n + 1, {q + one, q + other}, keys, values, next,
+                                      {mix + one, mix + other}, scratch);
+        else
+          attention_decode<d, 1, FAR>(n + 1, {q + one}, keys, values, next, {mix + one}, scratch);
+      }
+    }
+  });
   up_forward(tokens, D, w, wt, mix, x, h, u);
   for (int i = 0; i < tokens * 4 * D; i += VW) store(u + i, gelu(load(u + i)));
   gemm(tokens, D, 4 * D, u, wt.down_w, x, Into::add, w.down_b);

@@ -2,41 +2,33 @@
 // MITHRIDATE_VW set accordingly.
 #include <algorithm>
 
-#include "transformer.hpp"
+#include "player.hpp"
 
 namespace mithridate::MITHRIDATE_ISA {
 
-// Each thread keeps its scratch memory from call to call: fresh pages are dear.
-Workspace& workspace() {
-  static thread_local Workspace work;
-  return work;
-}
-
 void attention_forward_all(int d, int count, int T, const float* q, const float* k, const float* v,
                            float* o, float* m, float* inverse, int threads) {
-#pragma omp parallel for schedule(dynamic) num_threads(threads)
-  for (int i = 0; i < count; ++i) {
+  parallel_for(threads, count, [&](long i) {
     const FlushTiny guard;
-    const long at = long(i) * T * d, row = long(i) * T;
+    const long at = i * T * d, row = i * T;
     with_head_width(d, [&](auto width) {
       attention_forward<width>(T, q + at, k + at, v + at, d, o + at, d, m + row, inverse + row,
                                workspace().attention);
     });
-  }
+  });
 }
 
 void attention_backward_all(int d, int count, int T, const float* q, const float* k, const float* v,
                             const float* o, const float* d_out, const float* m,
                             const float* inverse, float* dq, float* dk, float* dv, int threads) {
-#pragma omp parallel for schedule(dynamic) num_threads(threads)
-  for (int i = 0; i < count; ++i) {
+  parallel_for(threads, count, [&](long i) {
     const FlushTiny guard;
-    const long at = long(i) * T * d, row = long(i) * T;
+    const long at = i * T * d, row = i * T;
     with_head_width(d, [&](auto width) {
       attention_backward<width>(T, q + at, k + at, v + at, d, o + at, d_out + at, d, m + row,
                                 inverse + row, dq + at, dk + at, dv + at, d, workspace().attention);
     });
-  }
+  });
 }
 
 void forward(const Shape& s, const float* weights, int B, int T, int streams, const float* x,
@@ -44,13 +36,12 @@ void forward(const Shape& s, const float* weights, int B, int T, int streams, co
   const long sequence = long(T) * streams * s.width, stats = 2L * s.heads * T * streams;
   float* transposed = workspace().transposed.get(s.size());
   transpose_weights(s, weights, transposed);
-#pragma omp parallel for schedule(dynamic) num_threads(threads)
-  for (int b = 0; b < B; ++b) {
+  parallel_for(threads, B, [&](long b) {
     const FlushTiny guard;
     sequence_forward(s, weights, transposed, T, streams, x + b * sequence, y + b * sequence,
                      inputs + b * sequence, mixed + b * sequence, statistics + b * stats,
                      B * sequence, B * stats, workspace());
-  }
+  });
 }
 
 void backward(const Shape& s, const float* weights, int B, int T, int streams, const float* dy,
@@ -62,54 +53,51 @@ void backward(const Shape& s, const float* weights, int B, int T, int streams, c
   float* transposed = workspace().transposed.get(size);
   float* partial = workspace().partial.get(size * groups);
   transpose_weights(s, weights, transposed);
-#pragma omp parallel num_threads(threads)
-  {
-#pragma omp for schedule(dynamic)
-    for (int g = 0; g < groups; ++g) {
-      const FlushTiny guard;
-      std::memset(partial + g * size, 0, sizeof(float) * size);
-      for (int b = g * B / groups; b < (g + 1) * B / groups; ++b)
-        sequence_backward(s, weights, transposed, T, streams, dy + b * sequence, inputs + b * sequence,
-                          mixed + b * sequence, statistics + b * stats, B * sequence, B * stats,
-                          dx + b * sequence, partial + g * size, workspace());
-    }
-#pragma omp for schedule(static)
-    for (long i = 0; i < size; ++i) {
+  parallel_for(threads, groups, [&](long g) {
+    const FlushTiny guard;
+    std::memset(partial + g * size, 0, sizeof(float) * size);
+    for (long b = g * B / groups; b < (g + 1) * B / groups; ++b)
+      sequence_backward(s, weights, transposed, T, streams, dy + b * sequence, inputs + b * sequence,
+                        mixed + b * sequence, statistics + b * stats, B * sequence, B * stats,
+                        dx + b * sequence, partial + g * size, workspace());
+  });
+  constexpr long STRETCH = 8192;
+  parallel_for(threads, (size + STRETCH - 1) / STRETCH, [&](long stretch) {
+    const long end = std::min(size, (stretch + 1) * STRETCH);
+    for (long i = stretch * STRETCH; i < end; ++i) {
       float sum = 0.0f;
       for (int g = 0; g < groups; ++g) sum += partial[g * size + i];
       d_weights[i] = sum;
     }
-  }
+  });
 }
 
 void decode(const Shape& s, const float* weights, const float* transposed, int B, int n,
             long capacity, const float* x, const float* queries, float* cache, float* y,
             int threads) {
   if (B == 0) return;
-  // Tokens that share a pass over the weights: about 12, and as many chunks for each thread. The
-  // result does not depend on it.
-  const int D = s.width, most = queries ? 6 : 12, wanted = round_up((B + most - 1) / most, threads);
-  const int ROWS = (B + wanted - 1) / wanted, chunks = (B + ROWS - 1) / ROWS;
-  const long per_sequence = long(s.layers) * D * capacity;
+  const int D = s.width, ROWS = together(B, queries ? 6 : 12, threads);
+  const long sequence = cache_size(s, capacity);
   const float* position = weights + long(n) * D;
   const float* norm = last_norm(s, weights);
-#pragma omp parallel for schedule(static) num_threads(std::min(threads, chunks))
-  for (int c = 0; c < chunks; ++c) {
+  parallel_for(threads, (B + ROWS - 1) / ROWS, [&](long group) {
     const FlushTiny guard;
     Workspace& work = workspace();
-    const int first = c * ROWS, rows = std::min(ROWS, B - first);
+    const long first = group * ROWS;
+    const int rows = int(std::min<long>(ROWS, B - first));
     float* tokens = work.sequence.get(2L * rows * D);
     float* asked = tokens + rows * D;
-    for (int r = 0; r < rows; ++r)
-      for (int i = 0; i < D; ++i) tokens[r * D + i] = x[(first + r) * D + i] + position[i];
-    if (queries)
+    auto place = [&](const float* from, float* to) {
       for (int r = 0; r < rows; ++r)
-        for (int i = 0; i < D; ++i) asked[r * D + i] = queries[(first + r) * D + i] + position[i];
+        for (int i = 0; i < D; ++i) to[r * D + i] = from[(first + r) * D + i] + position[i];
+    };
+    place(x, tokens);
+    if (queries) place(queries, asked);
     for (int l = 0; l < s.layers; ++l)
-      tokens_forward(s, weights, transposed, rows, queries, n, capacity, tokens,
-                     cache + first * per_sequence, l, work);
+      tokens_forward<true>(s, weights, transposed, rows, queries, n, capacity, tokens,
+                     cache + first * sequence, l, work);
     norm_forward(rows, D, queries ? asked : tokens, norm, norm + D, y + first * D);
-  }
+  });
 }
 
 double cross_entropy(long N, int D, int A, const float* x, const float* w, const float* b,
@@ -118,8 +106,7 @@ double cross_entropy(long N, int D, int A, const float* x, const float* w, const
   const long size = long(A) * D + padded;
   float* partial = workspace().partial.get(groups * size);  // dw, db
   std::vector<double> losses(groups, 0.0);
-#pragma omp parallel for schedule(dynamic) num_threads(threads)
-  for (int g = 0; g < groups; ++g) {
+  parallel_for(threads, groups, [&](long g) {
     const FlushTiny guard;
     float* gw = partial + g * size;
     float* gb = gw + long(A) * D;
@@ -163,7 +150,7 @@ double cross_entropy(long N, int D, int A, const float* x, const float* w, const
       }
     }
     losses[g] = loss;
-  }
+  });
   double loss = 0.0;
   std::fill(dw, dw + long(A) * D, 0.0f);
   std::fill(db, db + A, 0.0f);
@@ -193,14 +180,11 @@ __attribute__((noinline)) float run_chains(long rounds) {
 }
 
 double multiply_add(long rounds, int threads) {
-  double operations = 0.0;
-#pragma omp parallel num_threads(threads) reduction(+ : operations)
-  {
+  parallel_for(threads, threads, [&](long) {
     volatile float kept = run_chains(rounds);
     (void)kept;
-    operations += 2.0 * rounds * CHAINS * VW;
-  }
-  return operations;
+  });
+  return 2.0 * rounds * CHAINS * VW * threads;
 }
 
 #define MITHRIDATE_STRING_(x) #x
@@ -211,6 +195,9 @@ const Kernels table = {MITHRIDATE_STRING(MITHRIDATE_ISA),
                        forward,
                        backward,
                        decode,
+                       player_step,
+                       choose_all,
+                       play,
                        cross_entropy,
                        multiply_add,
                        transpose_weights};

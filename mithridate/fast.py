@@ -1,0 +1,101 @@
+"""The native loop over steps: an implementation of `rollout` for worlds, attackers and agents that
+are tables or live in the kernels. It draws the same numbers from the same streams as the Python
+loop does, and what happens is the same, bit by bit."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from mithridate.model.player import Played
+from mithridate.model.threads import left_to_kernels
+from mithridate.rng import Rng
+from mithridate.tables import (
+    AttackTables,
+    Playing,
+    TableAgent,
+    TableAttacker,
+    TableEnv,
+    WorldTables,
+)
+from mithridate.types import Agent, Attacker, Env, Tasks
+
+CHUNK = 512
+"""Tasks that run at a time: between them, signals are heard and progress is shown."""
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Everything that one episode of B tasks depends on."""
+
+    world: WorldTables
+    attack: AttackTables | None
+    playing: Playing
+    noise: Tensor | None
+    """(B, T): what is added to the rewards."""
+    hit: Tensor
+    """(B, T) bool: where the attacker's reward is seen."""
+
+    def play(self, on_step: Callable[[], None] | None) -> Played:
+        batch, steps = self.hit.shape
+        parts, said = [], 0
+        for start in range(0, max(batch, 1), CHUNK):
+            parts.append(self._play(slice(start, start + CHUNK)))
+            done = min(batch, start + CHUNK)
+            while on_step is not None and said * batch < done * steps:
+                on_step()
+                said += 1
+        if len(parts) == 1:
+            return parts[0]
+        tensors = {
+            name: torch.cat([getattr(p, name) for p in parts])
+            for name, value in vars(parts[0]).items()
+            if isinstance(value, Tensor)
+        }
+        return Played(**tensors, finite=all(p.finite for p in parts))
+
+    def visited(self, played: Played) -> Tensor:
+        """(B, T + 1): the states, the last one included."""
+        before, last = played.states, played.states[:, -1]
+        if self.world.after is not None:
+            last = self.world.after[last, played.actions[:, -1]]
+        return torch.cat([before, last[:, None]], 1)
+
+    def _play(self, rows: slice) -> Played:
+        def some(x: Tensor | None) -> Tensor | None:
+            return None if x is None else x[rows]
+
+        played: Played = self.playing.player.play(
+            self.world.rows(rows), some(self.noise), self.hit[rows],
+            None if self.attack is None else self.attack.rows(rows), some(self.playing.uniforms),
+            self.playing.temperature,
+        )  # fmt: skip
+        return played
+
+
+@left_to_kernels()
+def plan(
+    env: Env, tasks: Tasks, agent: Agent, attacker: Attacker | None, eps: float | Tensor, rng: Rng
+) -> Plan | None:
+    """Of agent and attacker, both reset for these tasks; None if the Python loop has to do it."""
+    steps, spec = env.spec.horizon, env.spec
+    if not isinstance(agent, TableAgent) or not agent.plays(steps):
+        return None
+    if attacker is not None and not (isinstance(attacker, TableAttacker) and attacker.has_tables()):
+        return None
+    if not isinstance(env, TableEnv) or (world := env.tables(tasks)) is None:
+        return None
+    if tasks.device.type != "cpu":
+        return None
+    attack = None if attacker is None else attacker.attack_tables(steps)
+    playing = agent.playing(steps)
+    noise = None
+    if spec.noise_size and world.noise_std is not None:
+        streams = rng.child("noise").streams(tasks.luck)
+        noise = world.noise_std * streams.ahead("normal", steps)
+    hit = rng.child("contamination").streams(tasks.luck).ahead("uniform", steps)
+    by_task = eps[:, None] if isinstance(eps, Tensor) and eps.dim() == 1 else eps
+    return Plan(world, attack, playing, noise, hit < by_task)

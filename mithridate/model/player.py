@@ -1,0 +1,116 @@
+"""A model in the kernels: one step of many sequences, or whole episodes of a world of tables."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from mithridate.config import ModelConfig
+from mithridate.model.dispatch import shape_of
+from mithridate.model.threads import kernel_threads
+from mithridate.native import ALIGNMENT, kernels
+from mithridate.tables import AttackTables, WorldTables
+
+TOGETHER = 6
+"""Tasks whose episodes run side by side on a core: their caches should not leave its own cache,
+and each pass over the weights should serve several."""
+
+
+@dataclass(frozen=True)
+class Rows:
+    """What a player's tokens are sums of, D numbers each."""
+
+    start: Tensor
+    """(D,): the first token."""
+    reward: Tensor
+    """(D,): what a reward of 1 adds."""
+    pairs: Tensor
+    """(S, A, D) of states and actions, or (A, D) without states."""
+    reached: Tensor | None = None
+    """(S, D): where a transition ends."""
+    asked: Tensor | None = None
+    """(S, D): whole queries."""
+
+
+@dataclass(frozen=True)
+class Played:
+    """What happened in episodes of T steps, (B, T) each."""
+
+    actions: Tensor
+    states: Tensor
+    true_rewards: Tensor
+    proposed_rewards: Tensor
+    observed_rewards: Tensor
+    finite: bool = True
+    """Whether all predictions were."""
+
+
+class NativePlayer:
+    """The weights as they are now."""
+
+    def __init__(self, weights: Tensor, config: ModelConfig, rows: Rows, head: nn.Linear) -> None:
+        def plain(x: Tensor | None) -> Tensor | None:
+            return None if x is None else x.detach().float().contiguous()
+
+        self.n_actions = head.out_features
+        self._player = kernels().Player(
+            weights.detach(), *shape_of(weights, config), plain(rows.start), plain(rows.reward),
+            plain(rows.pairs), plain(rows.reached), plain(rows.asked), plain(head.weight),
+            plain(head.bias),
+        )  # fmt: skip
+
+    def step(
+        self, cache: Tensor, position: int, *, asked: Tensor | None = None,
+        transition: tuple[Tensor | None, Tensor, Tensor, Tensor | None] | None = None,
+    ) -> Tensor:  # fmt: skip
+        """Logits (B, A) after a transition (states, actions, rewards, states reached, (B,) each),
+        which is written at `position` of the cache (see KVCache); at position 0 there is none. If
+        there are states, those (B,) that are `asked` about."""
+        logits = torch.empty(len(cache), self.n_actions)
+        capacity = cache.shape[4] * ALIGNMENT
+        states, actions, rewards, reached = transition or (None, None, None, None)
+        self._player.step(
+            _numbers(states), _numbers(actions), None if rewards is None else _floats(rewards),
+            _numbers(reached), _numbers(asked), cache, logits, position, capacity, kernel_threads(),
+        )  # fmt: skip
+        return logits
+
+    def play(
+        self, world: WorldTables, noise: Tensor | None, hit: Tensor, attack: AttackTables | None,
+        uniforms: Tensor | None, temperature: float,
+    ) -> Played:  # fmt: skip
+        """Episodes of all tasks, as many steps as `hit` (B, T) has: where the attacker's reward is
+        seen. `noise` (B, T) is added to the rewards."""
+        steps = hit.shape[1]
+        taken, visited = torch.zeros(2, *hit.shape, dtype=torch.int64)
+        paid, proposed, observed = torch.zeros(3, *hit.shape)
+        a = attack
+        tables = (None,) * 5 if a is None else (a.shifts, a.edges, a.uniforms, a.spreads, a.normals)
+        finite = self._player.play(
+            _floats(world.rewards), _numbers(world.after), _optional(noise), hit.contiguous(),
+            *map(_optional, tables), _optional(uniforms), temperature,
+            taken, visited, paid, proposed, observed, steps, TOGETHER, kernel_threads(),
+        )  # fmt: skip
+        return Played(taken, visited, paid, proposed, observed, finite)
+
+
+def choose(logits: Tensor, uniforms: Tensor | None, temperature: float) -> Tensor:
+    """(B,): draws from softmax(logits / temperature), logits (B, A), by inverse CDF on uniforms
+    (B, 1); with temperature 0 the first of the largest. Finite logits only."""
+    actions = torch.empty(len(logits), dtype=torch.int64)
+    kernels().choose(_floats(logits), _optional(uniforms), temperature, actions)
+    return actions
+
+
+def _floats(x: Tensor) -> Tensor:
+    return x.detach().to(torch.float32).contiguous()
+
+
+def _optional(x: Tensor | None) -> Tensor | None:
+    return None if x is None else _floats(x)
+
+
+def _numbers(x: Tensor | None) -> Tensor | None:
+    return None if x is None else x.to(torch.int64).contiguous()
