@@ -82,7 +82,7 @@ class AttackTraining:
         return self.config.rounds + settles(self.attacker)
 
     def step(self, step: int) -> Values:
-        if step == self.config.rounds:
+        if step == self.config.rounds and settles(self.attacker):
             return self._settle()
         rng = self.rng.child("rollout", step)
         scores, learned = [], []
