@@ -107,7 +107,8 @@ def _rollout(
             if privileged:
                 secrets.state = own(state)
             actions = _actions(agent.act(own(obs)), spec, batch, agent)
-            optimal = _optimal(env, tasks, state)
+            if state is not None or t == 0:  # without states it is always the same
+                optimal = _optimal(env, tasks, state)
             if keyed:
                 key = _keys(env.attack_key(tasks, state), spec, batch)
             if record_values and episode == 0 and (state is not None or not values):
@@ -306,7 +307,7 @@ class _Recorder:
         if keyed:
             types["keys"] = torch.int64
         self._fields = {
-            name: torch.zeros(shape, dtype=t, device=device) for name, t in types.items()
+            name: torch.empty(shape, dtype=t, device=device) for name, t in types.items()
         }
         self._shape = (batch, episodes, horizon + 1)
         self._observations: dict[str, Tensor] = {}  # (B, E, horizon + 1, ...) each, by name

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from mithridate.agents.bandits import ArmStatistics, ThompsonConfig, ThompsonSampling
 from mithridate.agents.sampling import argmax_random_ties
+from mithridate.agents.trimmed import insert
 from mithridate.config import Config, Fraction, NonNegativeFloat, PositiveFloat
 from mithridate.registry import AGENTS
 from mithridate.rng import TaskStreams
@@ -89,8 +90,6 @@ class TrimmedUCB(ArmStatistics):
         super().reset(spec, batch, rng)
         # Rewards in ascending order, padded with infinity. One arm changes in a step.
         self._sorted = torch.full((batch, spec.n_actions, spec.horizon), math.inf).to(rng.device)
-        self._places = torch.arange(spec.horizon, device=rng.device)  # (T,)
-        self._rows = torch.arange(batch, device=rng.device)
         self.means = torch.zeros(batch, spec.n_actions, device=rng.device)  # (B, A) trimmed
         self._steps = 0
 
@@ -99,19 +98,10 @@ class TrimmedUCB(ArmStatistics):
     ) -> None:
         super().observe(obs, actions, rewards, next_obs)
         self._steps += 1
-        used = min(self._steps, self._sorted.shape[2])
-        row = self._sorted[self._rows, actions, :used]  # (B, T)
-        place = torch.searchsorted(row, rewards[:, None])  # (B, 1)
-        places = self._places[:used]
-        shifted = row.roll(1, 1)
-        row = torch.where(places < place, row, shifted)
-        row.scatter_(1, place.clamp(max=used - 1), rewards[:, None])
-        self._sorted[self._rows, actions, :used] = row
-        n = self.counts.gather(1, actions[:, None])  # (B, 1)
+        n = self.counts.gather(1, actions[:, None]).long()  # (B, 1)
         drop = self._dropped(n)
-        kept = (places >= drop) & (places < n - drop)
-        total = torch.where(kept, row, 0.0).sum(1, keepdim=True)
-        self.means.scatter_(1, actions[:, None], total / (n - 2 * drop).clamp(min=1))
+        total = insert(self._sorted, actions, rewards, n.squeeze(1), drop.squeeze(1), self._steps)
+        self.means.scatter_(1, actions[:, None], total[:, None] / (n - 2 * drop).clamp(min=1))
 
     def _dropped(self, n: Tensor) -> Tensor:
         """⌈αn⌉, exactly: αn may come out a rounding error too large."""

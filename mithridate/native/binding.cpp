@@ -13,6 +13,8 @@
 #include <vector>
 
 #include "kernels.hpp"
+#include "pool.hpp"
+#include "trimmed.hpp"
 
 namespace nb = nanobind;
 using mithridate::Kernels;
@@ -70,6 +72,26 @@ Shape shape_of(int layers, int heads, int width, int positions) {
     throw std::invalid_argument("width must be a multiple of 16 and of heads");
   expect_head_width(shape.head_width());
   return shape;
+}
+
+void insert_sorted(const Array& sorted, const Numbers& actions, const Array& rewards,
+                   const Numbers& counts, const Numbers& drop, const Array& totals, long arms,
+                   long room, int threads) {
+  const size_t batch = rewards.size();
+  expect(sorted, batch * arms * room, "sorted"), expect(actions, batch, "actions");
+  expect(counts, batch, "counts"), expect(drop, batch, "drop"), expect(totals, batch, "totals");
+  for (size_t b = 0; b < batch; ++b)
+    if (actions.data()[b] < 0 || actions.data()[b] >= arms || counts.data()[b] < 1 ||
+        drop.data()[b] < 0)
+      throw std::invalid_argument("no such arm, or counts that make no sense");
+  const mithridate::Trimmed trimmed{arms, room, sorted.data(), actions.data(), rewards.data(),
+                                    counts.data(), drop.data(), totals.data()};
+  nb::gil_scoped_release release;
+  constexpr long BLOCK = 64;  // tasks at a time: one is soon done
+  const long blocks = (long(batch) + BLOCK - 1) / BLOCK;
+  mithridate::parallel_for(threads, blocks, [&](long i) {
+    for (long b = i * BLOCK; b < std::min(long(batch), (i + 1) * BLOCK); ++b) trimmed.insert(b);
+  });
 }
 
 void attention_forward(const Array& q, const Array& k, const Array& v, const Array& o,
@@ -331,6 +353,7 @@ NB_MODULE(_kernels, m) {
     nb::gil_scoped_release release;
     return active->multiply_add(rounds, threads);
   });
+  m.def("insert_sorted", &insert_sorted);
   m.def("attention_forward", &attention_forward);
   m.def("attention_backward", &attention_backward);
   m.def("cross_entropy", &cross_entropy);
