@@ -29,6 +29,9 @@ def test_bench_prints_one_document(command):
     for r in document["results"]:
         assert r["ratio"] == pytest.approx(r["peer_s"] / r["ours_s"])
         assert 0 < r["share_of_peak"] < 1
+    assert [r["name"][:7] for r in document["rounds"]] == ["4 steps", "a round"]
+    assert all(r["outside"] is None or 0 < r["outside"] < 1 for r in document["rounds"])
+    assert 0 < document["startup"]["python_s"] < document["startup"]["help_s"]
     axes = [(g["name"], g["axis"]) for g in document["growth"]]
     assert axes == [("rollout", "tasks"), ("rollout", "length"), ("train_step", "length")]
     searched = {e["agent"]: e for e in document["episodes"]}

@@ -51,7 +51,7 @@ def episodes(
     for name, agent in agents.items():
         seconds, inside = [], []
         for i in range(repetitions + 1):  # the first is not measured, unless it says enough
-            with _in_kernels() as spent:
+            with timed_player() as spent:
                 begun = time.perf_counter()
                 rollout(env, sampled, agent, attacker, EPS, rng=Rng(i))
                 seconds.append(time.perf_counter() - begun)
@@ -84,7 +84,7 @@ def per_episode(
 
 
 @contextmanager
-def _in_kernels() -> Iterator[list[float]]:
+def timed_player() -> Iterator[list[float]]:
     """Seconds of every call of the native loop, inside this block."""
     spent: list[float] = []
     play = NativePlayer.play

@@ -34,7 +34,10 @@ def bench_tables(document: dict[str, Any]) -> list[Table]:
         pairs = zip(g["sizes"], g["seconds"], strict=True)
         cells = "  ".join(f"{size}: {seconds:.3f}" for size, seconds in pairs)
         growth.add_row(g["name"], g["axis"], cells, f"{g['exponent']:.2f}")
-    tables = (speed, growth, _episodes(document), _two_at_once(document))
+    tables = (
+        speed, growth, _episodes(document), _two_at_once(document), _rounds(document),
+        _startup(document),
+    )  # fmt: skip
     return [table for table in tables if table.row_count]
 
 
@@ -66,4 +69,25 @@ def _two_at_once(document: dict[str, Any]) -> Table:
         table.add_row(
             s["name"], f"{s['alone_s']:.3f}", f"{s['together_s']:.3f}", f"{s['ratio']:.2f}x"
         )
+    return table
+
+
+def _rounds(document: dict[str, Any]) -> Table:
+    table = Table(title="Training", title_justify="left")
+    table.add_column("work")
+    for name in ("seconds", "outside the kernels"):
+        table.add_column(name, justify="right")
+    for r in document["rounds"]:
+        outside = "" if r["outside"] is None else f"{r['outside']:.0%}"
+        table.add_row(r["name"], f"{r['seconds']:.3f}", outside)
+    return table
+
+
+def _startup(document: dict[str, Any]) -> Table:
+    table = Table(title="Start-up", title_justify="left")
+    for name in ("mithridate --help (s)", "python -c pass (s)", "more (s)"):
+        table.add_column(name, justify="right")
+    if found := document["startup"]:
+        ours, python = found["help_s"], found["python_s"]
+        table.add_row(f"{ours:.3f}", f"{python:.3f}", f"{ours - python:.3f}")
     return table

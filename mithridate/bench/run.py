@@ -18,6 +18,8 @@ import torch
 from mithridate.agents.in_context import InContextAgent
 from mithridate.bench.episodes import episodes, per_episode
 from mithridate.bench.peers import HuggingFaceAgent, HuggingFaceModel, reference_path
+from mithridate.bench.rounds import rounds
+from mithridate.bench.startup import startup
 from mithridate.bench.two_at_once import two_at_once
 from mithridate.config import ModelConfig, OptimiserConfig
 from mithridate.envs import make_env
@@ -53,10 +55,12 @@ class Sizes:
     """Attacks on each task in a search."""
     at_once: float = 4.0
     """Seconds of each turn of one process alone."""
+    quick: bool = False
+    """Whether trainings are small, too."""
 
 
 FULL = Sizes()
-QUICK = Sizes(8, 40, 12, 3, 30, 3, (10, 20), (20, 40), 2, 0.05)
+QUICK = Sizes(8, 40, 12, 3, 30, 3, (10, 20), (20, 40), 2, 0.05, True)
 
 
 @dataclass(frozen=True)
@@ -84,7 +88,10 @@ class Growth:
     exponent: float
 
 
-PARTS = ("train_step", "rollout", "room_rollout", "growth", "episodes", "two_at_once")
+PARTS = (
+    "train_step", "rollout", "room_rollout", "growth", "episodes", "two_at_once", "rounds",
+    "startup",
+)  # fmt: skip
 
 
 def bench(
@@ -116,6 +123,13 @@ def bench(
     if wanted("two_at_once"):
         say("two at once")
         shared = two_at_once(threads, sizes.tasks, sizes.batch, sizes.length, sizes.at_once, 3)
+    trained, begun = [], {}
+    if wanted("rounds"):
+        say("rounds")
+        trained = rounds(min(3, sizes.repetitions), sizes.quick)
+    if wanted("startup"):
+        say("start-up")
+        begun = startup(sizes.repetitions)
     return {
         "threads": threads,
         "kernels": module.active() if module else "reference",
@@ -126,6 +140,8 @@ def bench(
         "episodes": [asdict(item) for item in searched],
         "per_episode": each,
         "two_at_once": [asdict(item) for item in shared],
+        "rounds": [asdict(item) for item in trained],
+        "startup": begun,
     }
 
 

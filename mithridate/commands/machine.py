@@ -52,7 +52,8 @@ def bench(
         str | None,
         typer.Option(
             metavar="<part>",
-            help="One part: train_step, rollout, room_rollout, growth, episodes or two_at_once.",
+            help="One part: train_step, rollout, room_rollout, growth, episodes, two_at_once, "
+            "rounds or startup.",
         ),
     ] = None,
     as_json: Json = False,

@@ -110,6 +110,6 @@ def preferred_pulls(batch: int, length: int, arms: int, draw: np.random.Generato
     c = draw.integers(0, 11, (batch, 1)) / 10
     favourite = np.eye(arms)[draw.integers(0, arms, batch)]  # (B, A)
     p = (1 - c) * draw.dirichlet(np.ones(arms), batch) + c * favourite
-    edges = torch.from_numpy(p.cumsum(1)[:, None, :-1].astype(np.float32))  # (B, 1, A - 1)
-    uniforms = torch.from_numpy(draw.random((batch, length, 1), dtype=np.float32))
-    return (uniforms >= edges).sum(2)
+    edges = torch.from_numpy(p.cumsum(1)[:, :-1].astype(np.float32))  # (B, A - 1)
+    uniforms = torch.from_numpy(draw.random((batch, length, 1), dtype=np.float32)).squeeze(2)
+    return torch.searchsorted(edges, uniforms, right=True)
