@@ -110,9 +110,10 @@ def test_every_field_is_read_by_somebody(monkeypatch, tmp_path):
         attackers=("none", *Darkroom.attacks, "learned(npg)", "pooled(npg)"), tasks=4, rounds=1,
     )  # fmt: skip
     evaluate_config(room, ["npg", "q_learning"])
+    kinds = ("learned", "adaptive", "search", "steady")
     config = resolve(
         EvaluateConfig, "evaluate", "bandit", "smoke", ["threads=1", "adaptive_rounds=1"],
-        attackers=("none", *Bandit.attacks, "learned(ts)", "adaptive(ts)", "search(ts)"),
+        attackers=("none", *Bandit.attacks, *(f"{kind}(ts)" for kind in kinds)),
     )  # fmt: skip
     rooms = ("npg", "q_learning")
     linear = ("linucb", "crlinucb", "lin_ts", "mixture_linucb", "mixture_lin_ts")

@@ -129,3 +129,72 @@ def test_it_goes_on_where_it_stopped(tmp_path):
     with pytest.raises(Stop):
         attack(training, tmp_path / "stopped")
     assert attack(config(), tmp_path / "stopped").read_bytes() == whole
+
+
+# Attackers that learn by episodes -----------------------------------------------------------------
+
+
+BY_EPISODES = "gaussian(explore=episode,episodes=8,learning_rate=0.5,initial_spread=0.01)"
+
+
+class Linear:
+    """Loses 1 for each unit by which the first arm's rewards are lowered: pulls the second arm in
+    proportion to that, whatever else is done."""
+
+    def reset(self, spec, batch, rng):
+        self._seen, self._steps = torch.zeros(batch), 0
+
+    def act(self, obs):
+        share = (0.5 - self._seen / 4).clamp(0, 1)
+        return (torch.tensor((self._steps % 20) / 20) < share).long()
+
+    def observe(self, obs, actions, rewards, next_obs):
+        self._seen = torch.where(actions == 0, rewards, self._seen)
+        self._steps += 1
+
+
+def steady(rounds, target, **more):
+    sets = ("env.arms=2", "env.horizon=60", "env.noise_std=0.01")
+    settings = config(*sets, attacker=BY_EPISODES, tasks=20, rounds=rounds, eps=1.0, **more)
+    training = AttackTraining(settings, target)
+    for step in range(training.steps):
+        training.step(step)
+    return training
+
+
+def test_a_steady_attack_gets_a_gradient_of_the_right_sign():
+    """It works from the first step to the last: compared with its own mean it earns nothing."""
+    training = steady(1, Linear())
+    moment = training.attacker.tensors()["first"][:, 0]  # of the first arm's offset
+    means = training.tasks.means
+    clear = (means[:, 0] - means[:, 1]).abs() > 0.2
+    better = means[:, 0] > means[:, 1]
+    assert clear.sum() > 8
+    assert (moment[clear & better] < 0).float().mean() > 0.8
+    assert (moment[clear & ~better] > 0).float().mean() > 0.8
+
+
+def test_what_changes_nothing_teaches_nothing():
+    """Over many tasks the gradient of an attack on an agent that ignores rewards has mean zero."""
+
+    class Deaf(Linear):
+        def observe(self, obs, actions, rewards, next_obs):
+            self._steps += 1
+
+    settings = config(attacker=BY_EPISODES, tasks=400, rounds=1)
+    training = AttackTraining(settings, Deaf())
+    training.step(0)
+    moment = training.attacker.tensors()["first"][:, :3]
+    assert (moment.mean(0).abs() < 4 * moment.std(0) / 20).all()
+
+
+def test_attackers_that_learn_by_episodes_settle():
+    """What the victim loses grows, and stays."""
+    scores = [steady(rounds, Linear()).evaluate(0)["final_mean"] for rounds in (1, 4, 12)]
+    assert scores[0] < scores[1] and scores[2] > 0.9 * max(scores)
+
+
+@pytest.mark.parametrize("text", ["episodes=3", "episodes=4,keep=best"])
+def test_episodes_come_in_pairs(text):
+    with pytest.raises(UserError, match="even number of episodes"):
+        AttackTraining(config(attacker=f"gaussian(explore=episode,{text})"))

@@ -19,6 +19,12 @@ from true rewards r̄ only; the victim is a black box. What the paper leaves ope
   the linear bandit attackers that go on learning lose what they had found. With `keep=best` a
   task's attack is in the end the one under which the victim earned least; by default it is the
   last.
+- Independent noise at every step hardly ever looks like a steady shift, which is what hurts, and
+  comparing an episode with its own mean cancels an attack that works from the first step to the
+  last. With `explore=episode` the luck is in φ, drawn once per episode (in pairs, φ ± noise) and
+  kept; what counts is what the victim earned in the whole episode, compared with the task's other
+  episodes. That is REINFORCE over the attack's parameters; it makes one update in a round, with a
+  rate that falls, so that attackers settle. σ is not learned then.
 - The text calls σ a variance, the hyper-parameters speak of a covariance: `spread_norm` says
   whether the penalty takes standard deviations or variances.
 """
@@ -28,6 +34,7 @@ from __future__ import annotations
 from typing import Literal
 
 import torch
+from pydantic import model_validator
 from torch import Tensor
 
 from mithridate.attackers.arm_offsets import NEEDS_ARMS, ArmOffsets, are_arms
@@ -61,9 +68,26 @@ class GaussianConfig(Config):
     """σ of every arm before the first update; without a spread there is nothing to learn from."""
     iterations: Positive = 20
     """Updates on the same trajectories in a round."""
+    explore: Literal["step", "episode"] = "step"
+    """Where the luck is that it learns from: in what is added at each step, or in φ itself, drawn
+    once per episode."""
+    episodes: Positive = 1
+    """Of each task in a round; with explore=episode an even number."""
+    noise: PositiveFloat = 0.7
+    """Standard deviation of the luck in φ at the beginning, with explore=episode."""
+    rounds: Positive | None = None
+    """Over which rate and noise fall, with explore=episode, to a tenth and to three tenths; null
+    for the run's."""
     keep: Literal["last", "best"] = "last"
     """What is used in the end: the parameters after the last round, or, for each task, those of the
     round in which the victim earned least."""
+
+    @model_validator(mode="after")
+    def _episodes_in_pairs(self) -> GaussianConfig:
+        by_episode = self.explore == "episode"
+        if by_episode and (self.episodes % 2 or self.keep == "best"):
+            raise ValueError("explore=episode needs an even number of episodes, and keep=last")
+        return self
 
 
 @ATTACKERS.register("gaussian")
@@ -79,6 +103,8 @@ class GaussianAttacker(LearnsPerTask, ArmOffsets):
         self._tasks = PerTask()
         self.learning = False
         """While learning, nothing is projected that the configuration does not say so."""
+        if self.config.episodes > 1:
+            self.episodes, self.together = self.config.episodes, False
 
     # Acting ----------------------------------------------------------------------------------
 
@@ -101,7 +127,12 @@ class GaussianAttacker(LearnsPerTask, ArmOffsets):
         mine = self._tasks.at(self._rows)
         used = "best_" if best and not self.learning else ""
         offsets, stds = mine[f"{used}offsets"], mine[f"{used}log_spreads"].exp()
-        if not self.learning:
+        self._horizon = spec.horizon
+        if self.learning and self.config.explore == "episode":
+            self._luck = _in_pairs(tasks, rng.normal(arms)).cpu()
+            self._noise = self.config.noise * (1 - 0.7 * self._age(mine))  # (B, 1)
+            offsets = project(offsets + self._noise * self._luck, self.config.budget)
+        elif not self.learning:
             offsets = project(offsets, self.config.budget)
             stds = self._within_spread_budget(stds)
         return offsets.to(tasks.device), stds.to(tasks.device)
@@ -115,6 +146,8 @@ class GaussianAttacker(LearnsPerTask, ArmOffsets):
 
     def update(self, trajectory: Trajectory) -> dict[str, float]:
         """Learn from the rollout that the last `reset` began. Returns what to log."""
+        if self.config.explore == "episode":
+            return self._update_by_episodes(trajectory)
         weights = advantages(trajectory.true_rewards.cpu()) * trajectory.poisoned.cpu()  # (B, T)
         shift = (trajectory.proposed_rewards - trajectory.true_rewards).cpu()  # (B, T)
         actions = trajectory.actions.cpu()
@@ -139,6 +172,25 @@ class GaussianAttacker(LearnsPerTask, ArmOffsets):
         self._tasks.put(episodes.rows, mine | {"offsets": offsets, "log_spreads": log_spreads})
         lengths = norm(offsets)
         return {"norm_mean": lengths.mean().item(), "norm_max": lengths.max().item()}
+
+    def _update_by_episodes(self, trajectory: Trajectory) -> dict[str, float]:
+        c, episodes = self.config, Episodes(self._rows)
+        mine = self._tasks.at(episodes.rows)
+        earned = trajectory.true_rewards.cpu()[:, -self._horizon :].sum(1)
+        lost = _against_the_others(earned.view(len(episodes.rows), c.episodes))  # (M, E)
+        luck = self._luck.view(*lost.shape, -1)
+        gradient = (lost[..., None] * luck).mean(1) / episodes.first(self._noise)  # (M, A)
+        rate = c.learning_rate * (1 - 0.9 * self._age(mine))
+        both = torch.cat([gradient, torch.zeros_like(gradient)], 1)
+        step = rate * adam(mine, both, 1.0)
+        mine["offsets"] = project(mine["offsets"] + step[:, : gradient.shape[1]], c.budget)
+        self._tasks.put(episodes.rows, mine)
+        lengths = norm(mine["offsets"])
+        return {"norm_mean": lengths.mean().item(), "norm_max": lengths.max().item()}
+
+    def _age(self, mine: dict[str, Tensor]) -> Tensor:
+        """From 0 to 1, of attackers that explore by episodes: how many of their rounds are over."""
+        return (mine["updates"] / (self.config.rounds or 1)).clamp(max=1.0)
 
     def _gradient(
         self, offsets: Tensor, log_spreads: Tensor, weights: Tensor, shift: Tensor, actions: Tensor
@@ -166,3 +218,18 @@ def advantages(true_rewards: Tensor) -> Tensor:
     after = loss.flip(1).cumsum(1).flip(1) - loss  # without the step itself
     std = after.std(1, keepdim=True) if after.shape[1] > 1 else torch.ones_like(after)
     return after / std.clamp(min=1e-6)
+
+
+def _in_pairs(tasks: Tasks, luck: Tensor) -> Tensor:
+    """(B, A): luck that two neighbouring episodes of a task have in common, with opposite signs."""
+    episode = torch.zeros_like(tasks.ids) if tasks.episodes is None else tasks.episodes
+    first = (torch.arange(len(tasks), device=tasks.device) - episode % 2).clamp(min=0)
+    return luck[first] * (1 - 2 * (episode % 2))[:, None]
+
+
+def _against_the_others(earned: Tensor) -> Tensor:
+    """(M, E): how much less the victim earned in each episode than in the others of the task, in
+    units of their standard deviation; nothing if they are all the same."""
+    count = earned.shape[1]
+    others = (earned.sum(1, keepdim=True) - earned) / (count - 1)
+    return (others - earned) / earned.std(1, keepdim=True).clamp(min=1e-6)

@@ -171,6 +171,27 @@ class Pooled(Kind):
         return spec.n_attack_keys > 1
 
 
+@KINDS.register("steady")
+class Steady(Kind):
+    """Learned ones that explore in their parameters, drawn once per episode."""
+
+    attacker = (
+        "gaussian(explore=episode,episodes=16,learning_rate=0.4,noise=0.8,initial_spread=0.05)"
+    )
+    order = 42
+    phrase = "learned by episodes"
+    brief = "by episodes"
+    episodes = 16.0
+    where = "with arms"
+    generations: ClassVar[Mapping[str, int]] = {"smoke": 2, "laptop": 15, "paper": 15}
+
+    def rounds(self, config: EvaluateConfig) -> int | None:
+        return self.generations[config.preset]
+
+    def fits(self, spec: EnvSpec) -> bool:
+        return spec.n_attack_keys == 1
+
+
 @KINDS.register("search")
 class Search(Kind):
     """The worst attack on each task that a black-box search finds."""

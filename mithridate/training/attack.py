@@ -176,7 +176,7 @@ def _tasks(config: AttackConfig, env: Env) -> Tasks:
 def learning_attacker(config: AttackConfig) -> Any:
     """The attackers before the first round."""
     seed = Rng(config.seed).child("attack", "network").integer()
-    attacker = make_attacker(config.attacker, config.budget, seed=seed)
+    attacker = make_attacker(config.attacker, config.budget, seed=seed, rounds=config.rounds)
     if not learns(attacker):
         raise UserError(f"attacker '{config.attacker}' does not learn; evaluate it as it is")
     return attacker
