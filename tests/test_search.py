@@ -5,6 +5,7 @@ import torch
 from safetensors.torch import load_file
 
 from mithridate.attackers.search import _clearly_least
+from mithridate.attackers.tabular import less_than_the_others
 from mithridate.envs import make_env
 from mithridate.errors import UserError
 from mithridate.registry import ATTACKERS
@@ -198,3 +199,27 @@ def test_attackers_that_learn_by_episodes_settle():
 def test_episodes_come_in_pairs(text):
     with pytest.raises(UserError, match="even number of episodes"):
         AttackTraining(config(attacker=f"gaussian(explore=episode,{text})"))
+
+
+def test_steps_are_compared_with_those_of_other_episodes():
+    """Three episodes of one task and three of another: leave-one-out, without the step itself."""
+    rewards = torch.tensor([[0.0, 1, 1], [0, 0, 0], [0, 2, 2], [5, 5, 5], [5, 5, 5], [5, 5, 5]])
+    found = less_than_the_others(rewards, 1.0, 3)
+    expected = torch.tensor([[0.0, 0, 0], [3, 1.5, 0], [-3, -1.5, 0], *[[0.0, 0, 0]] * 3])
+    torch.testing.assert_close(found, expected / expected.std(correction=0))
+
+
+def test_tables_learn_by_episodes(tmp_path):
+    """Within the budget, and the same with or without a directory. (How much they hurt is measured
+    at full size: docs/attacks.md.)"""
+    settings = resolve(
+        AttackConfig, "attack", "darkroom2", "smoke", target="q_learning(episodes=2)", tasks=10,
+        attacker="tabular(episodes=8,learning_rate=0.3)", rounds=8,
+    )  # fmt: skip
+    training = AttackTraining(settings)
+    for step in range(8):
+        training.step(step)
+    found = training.evaluate(8)
+    assert 0 < found["used_norm_mean"] and found["used_norm_max"] <= 10.0
+    again = attack(settings, tmp_path / "run")
+    assert LearnedAttack(again).metrics["final_mean"] == found["final_mean"]
