@@ -19,7 +19,7 @@ def insert(
         total = torch.empty_like(rewards)
         arms, room = ordered.shape[1:]
         words = (ordered, actions, rewards.contiguous(), counts.contiguous(), drop.contiguous())
-        kernels().insert_sorted(*words, total, arms, room, torch.get_num_threads())
+        kernels().insert_sorted(*words, total, arms, room, 1)  # too little to share out
         return total
     rows = torch.arange(len(actions), device=ordered.device)
     used = min(steps, ordered.shape[2])
