@@ -31,6 +31,11 @@ class LearningAgent(Agent, Protocol):
     learning_episodes: int
 
 
+class LightAgent(Agent, Protocol):
+    light: bool
+    """Its steps are so small that more than one thread for PyTorch is only in the way."""
+
+
 class EpisodicAgent(Agent, Protocol):
     """Hears when episodes begin and end."""
 
@@ -129,6 +134,10 @@ def is_privileged(agent: Any) -> TypeGuard[PrivilegedAgent]:
 
 def is_learning(agent: Any) -> TypeGuard[LearningAgent]:
     return _can(agent, "learning_episodes")
+
+
+def is_light(agent: Any) -> bool:
+    return _can(agent, "light") and bool(agent.light)
 
 
 def is_episodic(agent: Any) -> TypeGuard[EpisodicAgent]:

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from mithridate import fast
-from mithridate.capabilities import is_episodic, is_learning, is_privileged
+from mithridate.capabilities import is_episodic, is_learning, is_light, is_privileged
 from mithridate.errors import UserError, shown
 from mithridate.model.threads import left_to_kernels
 from mithridate.observations import describe, fits, own
@@ -56,7 +56,7 @@ def rollout(
     through others first; `record_learning` keeps them too. `record_values` keeps what actions were
     worth in the last episode. `on_step` is called after every step.
     """
-    with blaming(agent, attacker, env):
+    with blaming(agent, attacker, env), left_to_kernels(is_light(agent)):
         return _rollout(
             env, tasks, agent, attacker, eps, rng, record_learning, record_values, on_step
         )

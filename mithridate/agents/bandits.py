@@ -18,6 +18,8 @@ from mithridate.types import EnvSpec, Follows, Observation
 class ArmStatistics:
     """Counts and sums per arm, which all index policies share."""
 
+    light = True
+
     def reset(self, spec: EnvSpec, batch: int, rng: TaskStreams) -> None:
         self.rng = rng
         self.horizon = spec.horizon
@@ -35,6 +37,8 @@ class ArmStatistics:
 @AGENTS.register("uniform")
 class UniformAgent:
     """Any action with equal probability."""
+
+    light = True
 
     def reset(self, spec: EnvSpec, batch: int, rng: TaskStreams) -> None:
         self.rng, self.n_actions = rng, spec.n_actions

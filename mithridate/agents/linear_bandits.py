@@ -23,6 +23,7 @@ from mithridate.types import EnvSpec, Follows, Observation
 class RidgeRegression:
     """What is known of the weights, which all these algorithms share."""
 
+    light = True
     registered_name: str
 
     def begin(self, spec: EnvSpec, batch: int, rng: TaskStreams, ridge: float) -> None:

@@ -30,6 +30,7 @@ class NPGConfig(Config):
 
 @AGENTS.register("npg")
 class NPG:
+    light = True
     Config = NPGConfig
 
     def __init__(self, config: NPGConfig | None = None) -> None:

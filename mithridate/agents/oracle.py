@@ -13,6 +13,8 @@ from mithridate.types import EnvSpec, Observation, Secrets
 class Oracle:
     """Always the optimal action."""
 
+    light = True
+
     def reveal(self, secrets: Secrets) -> None:
         self.secrets = secrets
 

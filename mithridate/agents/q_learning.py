@@ -37,6 +37,7 @@ class QLearningConfig(Config):
 
 @AGENTS.register("q_learning")
 class QLearning:
+    light = True
     Config = QLearningConfig
     follows: ClassVar[Follows] = {"exploration": "eps"}
 
