@@ -10,7 +10,7 @@
 
 namespace mithridate::MITHRIDATE_ISA {
 
-constexpr int TILE = 96;           // tokens handled together where tokens are independent
+constexpr int TILE = 168;          // tokens handled together where tokens are independent
 constexpr float NORM_EPS = 1e-5f;  // of torch.nn.LayerNorm
 constexpr int GROUPS = 32;         // partial sums of the gradient; fixed, so that the result does
                                    // not depend on the number of threads
