@@ -36,9 +36,18 @@ inline float dot(int n, const float* a, const float* b) {
   return sum;
 }
 
+// Squared lengths of VW vectors, the columns of D rows.
+template <int D>
+inline vf squares(const float* columns, long stride) {
+  vf sum = vf{};
+  for (int d = 0; d < D; ++d) sum += load(columns + d * stride) * load(columns + d * stride);
+  return sum;
+}
+
 // Sizes of the register tiles: a group of queries against a group of keys.
 constexpr int QUERY_VECTORS = 2;              // forward: vectors of queries …
 constexpr int KEY_ROWS = VW == 16 ? 8 : 4;    // … against single keys
+constexpr int ADD_ROWS = VW == 16 ? 2 : 1;    // numbers of a value at a time: chains side by side
 constexpr int KEY_VECTORS = 2;                // backward: vectors of keys …
 constexpr int QUERY_ROWS = VW == 16 ? 6 : 3;  // … against single queries
 
@@ -47,7 +56,7 @@ constexpr int QUERY_ROWS = VW == 16 ? 6 : 3;  // … against single queries
 template <int D>
 struct RunningSoftmax {
   static constexpr int N = QUERY_VECTORS, GROUP = N * VW;
-  alignas(64) float q[D][GROUP] = {}, acc[D][GROUP] = {}, m[GROUP] = {}, sum[GROUP] = {};
+  alignas(64) float q[D][GROUP], acc[D][GROUP] = {}, m[GROUP] = {}, sum[GROUP] = {};
 
   // Scores of KEYS keys (rows of D floats) for all queries of the group.
   template <int KEYS>
@@ -75,12 +84,15 @@ struct RunningSoftmax {
       for (int j = 0; j < KEYS; ++j) total += p[j][c];
       store(sum + c * VW, total);
     }
-    for (int d = 0; d < D; ++d) {
-      vf a[N];
-      for (int c = 0; c < N; ++c) a[c] = load(acc[d] + c * VW);
+    for (int d = 0; d < D; d += ADD_ROWS) {
+      vf a[ADD_ROWS][N];
+      for (int e = 0; e < ADD_ROWS; ++e)
+        for (int c = 0; c < N; ++c) a[e][c] = load(acc[d + e] + c * VW);
       for (int j = 0; j < KEYS; ++j)
-        for (int c = 0; c < N; ++c) a[c] += v[j * D + d] * p[j][c];
-      for (int c = 0; c < N; ++c) store(acc[d] + c * VW, a[c]);
+        for (int e = 0; e < ADD_ROWS; ++e)
+          for (int c = 0; c < N; ++c) a[e][c] += v[j * D + d + e] * p[j][c];
+      for (int e = 0; e < ADD_ROWS; ++e)
+        for (int c = 0; c < N; ++c) store(acc[d + e] + c * VW, a[e][c]);
     }
   }
 
@@ -90,7 +102,7 @@ struct RunningSoftmax {
     vf p[KEYS][N];
     scores<KEYS>(k, p);
     for (int j = 0; j < KEYS; ++j)
-      for (int c = 0; c < N; ++c) p[j][c] = exp2_bounded(p[j][c]);
+      for (int c = 0; c < N; ++c) p[j][c] = exp2_table(p[j][c]);
     if (MASKED) mask<KEYS>(p, shift, 0.0f);
     add<KEYS>(p, v);
   }
@@ -115,18 +127,15 @@ struct RunningSoftmax {
     add<KEYS>(p, v);
   }
 
-  // All keys up to the last query's; the group's first query is number i0.
+  // All keys up to the last query's, rounded up to KEY_ROWS; the group's first query is number i0.
   void take_all(const float* k, const float* v, int i0, int keys, bool safe) {
     int j = 0;
     if (safe) {
       for (; j + KEY_ROWS <= i0; j += KEY_ROWS) take_safe<KEY_ROWS, false>(k + j * D, v + j * D, 0);
-      for (; j + KEY_ROWS <= keys; j += KEY_ROWS)
-        take_safe<KEY_ROWS, true>(k + j * D, v + j * D, i0 - j);
-      for (; j < keys; ++j) take_safe<1, true>(k + j * D, v + j * D, i0 - j);
+      for (; j < keys; j += KEY_ROWS) take_safe<KEY_ROWS, true>(k + j * D, v + j * D, i0 - j);
     } else {
       for (float& x : m) x = MINUS_INFINITY;
-      for (; j + KEY_ROWS <= keys; j += KEY_ROWS) take_any<KEY_ROWS>(k + j * D, v + j * D, i0 - j);
-      for (; j < keys; ++j) take_any<1>(k + j * D, v + j * D, i0 - j);
+      for (; j < keys; j += KEY_ROWS) take_any<KEY_ROWS>(k + j * D, v + j * D, i0 - j);
     }
   }
 };
@@ -138,31 +147,35 @@ template <int D>
 void attention_forward(int T, const float* q, const float* k, const float* v, long ld, float* o,
                        long ldo, float* m, float* inverse, Scratch& scratch) {
   using Softmax = RunningSoftmax<D>;
-  float* kc = scratch.get(2 * size_t(T) * D);  // compact copies: (T, D) each
-  float* vc = kc + size_t(T) * D;
-  float longest_key = 0.0f;  // squared
-  for (int t = 0; t < T; ++t) {
+  const int padded = round_up(T, VW);              // a multiple of KEY_ROWS
+  float* kc = scratch.get(2 * size_t(padded) * D);  // compact copies: (padded, D) each
+  float* vc = kc + size_t(padded) * D;
+  for (int t = 0; t < T; ++t)
     for (int d = 0; d < D; ++d) {
       kc[t * D + d] = k[t * ld + d];
       vc[t * D + d] = v[t * ld + d];
     }
-    const float square = dot(D, kc + t * D, kc + t * D);
-    longest_key = square > longest_key ? square : longest_key;
+  for (int i = T * D; i < padded * D; ++i) kc[i] = vc[i] = 0.0f;
+  vf longest_keys = vf{};  // squared
+  for (int t = 0; t < padded; t += VW) {
+    alignas(64) float columns[D][VW];
+    transpose_rows<D>(VW, kc + t * D, D, columns[0], VW);
+    longest_keys = max(longest_keys, squares<D>(columns[0], VW));
   }
+  const float longest_key = hmax(longest_keys);
   const float scale = LOG2E / std::sqrt(float(D));
 
-  for (int i0 = 0; i0 < T; i0 += Softmax::GROUP) {
-    const int n = T - i0 < Softmax::GROUP ? T - i0 : Softmax::GROUP;
+  // The first group takes what does not make a whole one: it has the fewest keys.
+  for (int i0 = 0, n = (T - 1) % Softmax::GROUP + 1; i0 < T; i0 += n, n = Softmax::GROUP) {
     Softmax softmax;
-    float longest_query = 0.0f;  // squared
-    for (int i = 0; i < n; ++i) {
-      const float* row = q + (i0 + i) * ld;
-      const float square = dot(D, row, row) * scale * scale;
-      longest_query = square > longest_query ? square : longest_query;
-    }
+    if (n < Softmax::GROUP) std::memset(softmax.q, 0, sizeof softmax.q);
     transpose_rows<D>(n, q + i0 * ld, ld, softmax.q[0], Softmax::GROUP);
-    for (auto& column : softmax.q)
-      for (int i = 0; i < Softmax::GROUP; i += VW) store(column + i, load(column + i) * scale);
+    vf longest_queries = vf{};  // squared
+    for (int i = 0; i < Softmax::GROUP; i += VW) {
+      for (auto& column : softmax.q) store(column + i, load(column + i) * scale);
+      longest_queries = max(longest_queries, squares<D>(softmax.q[0] + i, Softmax::GROUP));
+    }
+    const float longest_query = hmax(longest_queries);
     // Cauchy-Schwarz bounds every score of this group. (NaN compares false: not safe.)
     const bool safe = longest_query * longest_key <= SAFE_SCORE * SAFE_SCORE;
     softmax.take_all(kc, vc, i0, i0 + n, safe);
@@ -187,8 +200,9 @@ struct QueryGradient {
 
 // Gradients of N vectors of keys and values from ROWS queries, the first of which is number i0; the
 // first key is number j0. dq (ROWS, D, VW) is still to be summed over its last axis.
+// Not inlined: the compiler would keep the queries' numbers as vectors from tile to tile, in memory.
 template <int D, int ROWS, int N, bool DIAGONAL, bool SAFE>
-inline void backward_tile(const QueryGradient<D>* queries, int i0, int j0, const float* kt,
+__attribute__((noinline)) void backward_tile(const QueryGradient<D>* queries, int i0, int j0, const float* kt,
                           const float* vt, float* dkt, float* dvt, long padded, float* dq) {
   vf p[ROWS][N], ds[ROWS][N];
   for (int i = 0; i < ROWS; ++i)
@@ -206,7 +220,7 @@ inline void backward_tile(const QueryGradient<D>* queries, int i0, int j0, const
   for (int i = 0; i < ROWS; ++i)
     for (int c = 0; c < N; ++c) {
       // The score is summed as in the forward pass, so that score - m is exact where it is zero.
-      p[i][c] = SAFE ? exp2_bounded(p[i][c]) : exp2(p[i][c] - queries[i].m);
+      p[i][c] = SAFE ? exp2_table(p[i][c]) : exp2(p[i][c] - queries[i].m);
       if (DIAGONAL) p[i][c] = lanes + (j0 + c * VW) <= i0 + i ? p[i][c] : vf{};
       ds[i][c] *= p[i][c];
     }
@@ -262,8 +276,8 @@ void attention_backward(int T, const float* q, const float* k, const float* v, l
   for (long i = 0; i < 2 * padded * D; ++i) dkt[i] = 0.0f;
 
   const float root = std::sqrt(float(D));
-  for (int i0 = 0; i0 < T; i0 += QUERIES) {
-    const int n = T - i0 < QUERIES ? T - i0 : QUERIES;
+  // As in the forward pass, the first queries are those that do not make a whole group.
+  for (int i0 = 0, n = (T - 1) % QUERIES + 1; i0 < T; i0 += n, n = QUERIES) {
     QueryGradient<D> queries[QUERIES];
     bool safe = true;
     for (int i = 0; i < n; ++i) {
@@ -289,8 +303,10 @@ void attention_backward(int T, const float* q, const float* k, const float* v, l
           constexpr bool SAFE = decltype(safe)::value;
           if (j + GROUP <= first + 1)
             return run(j, backward_tile<D, ROWS, KEY_VECTORS, false, SAFE>);
-          for (int at = j; at < j + GROUP && at <= last; at += VW)
-            run(at, backward_tile<D, ROWS, 1, true, SAFE>);
+          if (j + GROUP - VW <= last)
+            run(j, backward_tile<D, ROWS, KEY_VECTORS, true, SAFE>);
+          else if (j <= last)
+            run(j, backward_tile<D, ROWS, 1, true, SAFE>);
         };
         if (safe)
           run_all(std::true_type{});

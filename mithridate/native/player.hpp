@@ -45,7 +45,7 @@ void predict(const Player& p, int n, int count, long capacity, float* x, float* 
   const float* norm = last_norm(s, p.weights);
   float* y = work.tile.get(long(count) * D);
   norm_forward(count, D, p.states ? x + long(count) * D : x, norm, norm + D, y);
-  gemm_any<false>(count, p.padded, D, y, D, p.head, p.padded, logits, p.padded, Into::overwrite,
+  gemm_any<false>(count, p.padded, D, y, D, p.head, p.padded, logits, p.padded, nullptr,
                   p.head_bias);
 }
 

@@ -78,6 +78,12 @@ inline void hsum8(const float* rows, float* sums) {
 #endif
 }
 
+// Sums of `rows` consecutive vectors, at most eight.
+inline void hsums(int rows, const float* vectors, float* sums) {
+  if (rows == 8) return hsum8(vectors, sums);
+  for (int i = 0; i < rows; ++i) sums[i] = hsum(load(vectors + i * VW));
+}
+
 inline float hmax(vf v) {
 #if MITHRIDATE_VW == 16
   v = max(v, __builtin_shufflevector(v, v, 8, 9, 10, 11, 12, 13, 14, 15, 0, 1, 2, 3, 4, 5, 6, 7));
@@ -203,7 +209,36 @@ inline vf exp2_bounded(vf x) {
   return (vf)((vi)p + ((vi)shifted << 23));
 }
 
-// The same for any x <= 126; below -126 it stays at 2^-126.
+#if MITHRIDATE_VW == 16
+// 2^(i / 32) for i = 0 … 31, less i in the five bits below the exponent.
+alignas(64) constexpr int32_t EXP2_TABLE[32] = {
+    0x3f800000, 0x3f7ecd87, 0x3f7daac3, 0x3f7c980f, 0x3f7b95c2, 0x3f7aa43a, 0x3f79c3d3, 0x3f78f4f0,
+    0x3f7837f0, 0x3f778d3a, 0x3f76f532, 0x3f767043, 0x3f75fed7, 0x3f75a15b, 0x3f75583f, 0x3f7523f6,
+    0x3f7504f3, 0x3f74fbaf, 0x3f7508a4, 0x3f752c4d, 0x3f75672a, 0x3f75b9be, 0x3f76248c, 0x3f76a81e,
+    0x3f7744fd, 0x3f77fbb8, 0x3f78ccdf, 0x3f79b907, 0x3f7ac0c7, 0x3f7be4ba, 0x3f7d257d, 0x3f7e83b3,
+};
+#endif
+
+// 2^x for |x| <= 126 where many are needed: with 32 powers in two registers, x = n / 32 + r, a polynomial
+// of degree 2 is good enough for 2^r (relative error below 1.7e-7 in all), and it is the multiply-adds
+// that are scarce.
+inline vf exp2_table(vf x) {
+#if MITHRIDATE_VW == 16
+  const float magic = 393216.0f;  // 1.5 * 2^18: adding it rounds to a multiple of 1 / 32
+  const vf shifted = x + magic;
+  const vf r = x - (shifted - magic);
+  const __m512i low = _mm512_load_si512(EXP2_TABLE);
+  const __m512i high = _mm512_load_si512(EXP2_TABLE + 16);
+  const vi root = (vi)_mm512_permutex2var_epi32(low, (__m512i)shifted, high);
+  const vf power = (vf)(root + ((vi)shifted << 18));
+  const vf rest = (2.40226880e-1f * r + 6.93157315e-1f) * r;
+  return power * rest + power;
+#else
+  return exp2_bounded(x);
+#endif
+}
+
+// The same as exp2_bounded for any x <= 126; below -126 it stays at 2^-126.
 inline vf exp2(vf x) { return exp2_bounded(max(splat(-126.0f), x)); }
 
 // While it lives, numbers below 2^-126 count as zero in this thread. Attention that has become sure of

@@ -10,7 +10,7 @@
 
 namespace mithridate::MITHRIDATE_ISA {
 
-constexpr int TILE = 48;           // tokens handled together where tokens are independent
+constexpr int TILE = 168;          // tokens handled together where tokens are independent
 constexpr float NORM_EPS = 1e-5f;  // of torch.nn.LayerNorm
 constexpr int GROUPS = 32;         // partial sums of the gradient; fixed, so that the result does
                                    // not depend on the number of threads
@@ -66,52 +66,107 @@ inline void transpose_weights(const Shape& s, const float* weights, float* trans
 
 // ---- Norms ------------------------------------------------------------------------------------
 
-inline void moments(int D, const float* x, float& mean, float& rstd) {
-  vf sum = vf{};
-  for (int d = 0; d < D; d += VW) sum += load(x + d);
-  mean = hsum(sum) / D;
-  vf squares = vf{};
-  for (int d = 0; d < D; d += VW) {
-    const vf c = load(x + d) - mean;
-    squares += c * c;
+constexpr int NORM_ROWS = 8;  // rows whose sums are taken together, as hsum8 does
+
+// Means and inverse standard deviations of up to NORM_ROWS rows. VECTORS: D / VW, or 0 for any D.
+template <int VECTORS>
+inline void moments(int rows, int D, const float* x, float* mean, float* rstd) {
+  if (VECTORS) D = VECTORS * VW;
+  alignas(64) float sums[NORM_ROWS * VW];
+  for (int r = 0; r < rows; ++r) {
+    vf sum = vf{};
+    for (int d = 0; d < D; d += VW) sum += load(x + r * D + d);
+    store(sums + r * VW, sum);
   }
-  rstd = 1.0f / std::sqrt(hsum(squares) / D + NORM_EPS);
+  hsums(rows, sums, mean);
+  for (int r = 0; r < rows; ++r) mean[r] /= D;
+  for (int r = 0; r < rows; ++r) {
+    vf squares = vf{};
+    for (int d = 0; d < D; d += VW) {
+      const vf c = load(x + r * D + d) - mean[r];
+      squares += c * c;
+    }
+    store(sums + r * VW, squares);
+  }
+  hsums(rows, sums, rstd);
+  for (int r = 0; r < rows; ++r) rstd[r] = 1.0f / std::sqrt(rstd[r] / D + NORM_EPS);
+}
+
+template <int VECTORS>
+inline void norm_rows(int rows, int D, const float* x, const float* w, const float* b, float* y) {
+  if (VECTORS) D = VECTORS * VW;
+  float mean[NORM_ROWS], rstd[NORM_ROWS];
+  moments<VECTORS>(rows, D, x, mean, rstd);
+  for (int r = 0; r < rows; ++r)
+    for (int d = 0; d < D; d += VW)
+      store(y + r * D + d, (load(x + r * D + d) - mean[r]) * rstd[r] * load(w + d) + load(b + d));
+}
+
+template <int VECTORS>
+inline void norm_rows_backward(int rows, int D, const float* x, const float* w, const float* dy,
+                               float* dx, float* dw, float* db, Into into) {
+  if (VECTORS) D = VECTORS * VW;
+  float mean[NORM_ROWS], rstd[NORM_ROWS], mean_g[NORM_ROWS], mean_hat[NORM_ROWS];
+  alignas(64) float sums[NORM_ROWS * VW], sums_hat[NORM_ROWS * VW];
+  moments<VECTORS>(rows, D, x, mean, rstd);
+  for (int r = 0; r < rows; ++r) {
+    vf sum = vf{}, sum_hat = vf{};
+    for (int d = 0; d < D; d += VW) {
+      const vf hat = (load(x + r * D + d) - mean[r]) * rstd[r];
+      const vf gw = load(dy + r * D + d) * load(w + d);
+      sum += gw;
+      sum_hat += gw * hat;
+    }
+    store(sums + r * VW, sum);
+    store(sums_hat + r * VW, sum_hat);
+  }
+  hsums(rows, sums, mean_g);
+  hsums(rows, sums_hat, mean_hat);
+  for (int r = 0; r < rows; ++r) mean_g[r] /= D, mean_hat[r] /= D;
+  for (int d = 0; d < D; d += VW) {
+    vf sum_w = load(dw + d), sum_b = load(db + d);
+    for (int r = 0; r < rows; ++r) {
+      const long at = r * D + d;
+      const vf hat = (load(x + at) - mean[r]) * rstd[r], g = load(dy + at);
+      sum_w += g * hat;
+      sum_b += g;
+      vf back = (g * load(w + d) - mean_g[r] - hat * mean_hat[r]) * rstd[r];
+      if (into == Into::add) back += load(dx + at);
+      store(dx + at, back);
+    }
+    store(dw + d, sum_w);
+    store(db + d, sum_b);
+  }
+}
+
+// Calls with NORM_ROWS rows at a time, of a width that the compiler knows where it is the usual one.
+template <class Call>
+inline void by_rows(int rows, int D, Call call) {
+  auto all = [&](auto vectors) {
+    int t = 0;
+    for (; t + NORM_ROWS <= rows; t += NORM_ROWS)
+      call(vectors, std::integral_constant<int, NORM_ROWS>{}, long(t) * D);
+    for (; t < rows; ++t) call(vectors, std::integral_constant<int, 1>{}, long(t) * D);
+  };
+  if (D == 32)
+    all(std::integral_constant<int, 32 / VW>{});
+  else
+    all(std::integral_constant<int, 0>{});
 }
 
 inline void norm_forward(int rows, int D, const float* x, const float* w, const float* b,
                          float* y) {
-  for (int t = 0; t < rows; ++t, x += D, y += D) {
-    float mean, rstd;
-    moments(D, x, mean, rstd);
-    for (int d = 0; d < D; d += VW)
-      store(y + d, (load(x + d) - mean) * rstd * load(w + d) + load(b + d));
-  }
+  by_rows(rows, D, [&](auto vectors, auto n, long at) {
+    norm_rows<decltype(vectors)::value>(n, D, x + at, w, b, y + at);
+  });
 }
 
 // Adds the gradient to dx (into = add) or writes it; dw and db accumulate.
 inline void norm_backward(int rows, int D, const float* x, const float* w, const float* dy,
                           float* dx, float* dw, float* db, Into into) {
-  for (int t = 0; t < rows; ++t, x += D, dy += D, dx += D) {
-    float mean, rstd;
-    moments(D, x, mean, rstd);
-    vf sum = vf{}, sum_hat = vf{};
-    for (int d = 0; d < D; d += VW) {
-      const vf hat = (load(x + d) - mean) * rstd;
-      const vf g = load(dy + d);
-      store(dw + d, load(dw + d) + g * hat);
-      store(db + d, load(db + d) + g);
-      const vf gw = g * load(w + d);
-      sum += gw;
-      sum_hat += gw * hat;
-    }
-    const float mean_g = hsum(sum) / D, mean_hat = hsum(sum_hat) / D;
-    for (int d = 0; d < D; d += VW) {
-      const vf hat = (load(x + d) - mean) * rstd;
-      vf g = (load(dy + d) * load(w + d) - mean_g - hat * mean_hat) * rstd;
-      if (into == Into::add) g += load(dx + d);
-      store(dx + d, g);
-    }
-  }
+  by_rows(rows, D, [&](auto vectors, auto n, long at) {
+    norm_rows_backward<decltype(vectors)::value>(n, D, x + at, w, dy + at, dx + at, dw, db, into);
+  });
 }
 
 // ---- GELU, tanh form: u * sigmoid(2 c (u + a u^3)) ---------------------------------------------
@@ -177,11 +232,12 @@ inline void qkv_forward(int T, int D, const BlockView<const float>& w,
   }
 }
 
-// From the heads' outputs to the input of the GELU: x += out(mixed), h = norm(x), u = up(h).
+// From the heads' outputs to the input of the GELU: x = in + out(mixed), h = norm(x), u = up(h). May
+// be in place, x = in.
 inline void up_forward(int rows, int D, const BlockView<const float>& w,
-                       const BlockView<const float>& wt, const float* mixed, float* x, float* h,
-                       float* u) {
-  gemm(rows, D, D, mixed, wt.out_w, x, Into::add, w.out_b);
+                       const BlockView<const float>& wt, const float* mixed, const float* in,
+                       float* x, float* h, float* u) {
+  gemm_any<false>(rows, D, D, mixed, D, wt.out_w, D, x, D, in, w.out_b);
   norm_forward(rows, D, x, w.norm2_w, w.norm2_b, h);
   gemm(rows, 4 * D, D, h, wt.up_w, u, Into::overwrite, w.up_b);
 }
@@ -195,8 +251,8 @@ inline void sequence_forward(const Shape& s, const float* weights, const float* 
   const int D = s.width, H = s.heads, d = s.head_width(), N = T * streams;
   const long stream = long(T) * D;
   float* qkv = work.sequence.get(3L * N * D);
-  float* tile = work.tile.get(6L * TILE * D);
-  float *h = tile, *u = tile + TILE * D, *x1 = tile + 5L * TILE * D;
+  float* tile = work.tile.get(5L * TILE * D);
+  float *h = tile, *u = tile + TILE * D;
   for (long from = 0; from < streams * stream; from += stream)
     for (long i = 0; i < stream; i += VW)
       store(inputs + from + i, load(x + from + i) + load(weights + i));
@@ -221,11 +277,9 @@ inline void sequence_forward(const Shape& s, const float* weights, const float* 
     for (int t = 0; t < N; t += TILE) {
       const int rows = N - t < TILE ? N - t : TILE;
       const long at = long(t) * D;
-      std::memcpy(x1, in + at, sizeof(float) * rows * D);
-      up_forward(rows, D, w, wt, mix + at, x1, h, u);
+      up_forward(rows, D, w, wt, mix + at, in + at, out + at, h, u);
       for (int i = 0; i < rows * 4 * D; i += VW) store(u + i, gelu(load(u + i)));
-      gemm(rows, D, 4 * D, u, wt.down_w, x1, Into::add, w.down_b);
-      std::memcpy(out + at, x1, sizeof(float) * rows * D);
+      gemm(rows, D, 4 * D, u, wt.down_w, out + at, Into::add, w.down_b);
     }
   }
   const float* norm = last_norm(s, weights);
@@ -272,8 +326,7 @@ inline void sequence_backward(const Shape& s, const float* weights, const float*
     for (int t = 0; t < N; t += TILE) {
       const int rows = N - t < TILE ? N - t : TILE;
       const long at = long(t) * D;
-      std::memcpy(x1, in + at, sizeof(float) * rows * D);
-      up_forward(rows, D, w, wt, mix + at, x1, h, u);
+      up_forward(rows, D, w, wt, mix + at, in + at, x1, h, u);
       gemm(rows, 4 * D, D, dx + at, w.down_w, du);
       for (int i = 0; i < rows * 4 * D; i += VW) {
         vf value, slope;
@@ -349,10 +402,10 @@ void tokens_forward(const Shape& s, const float* weights, const float* transpose
   float* scratch = work.attention.get(2L * capacity);
   norm_forward(all, D, x, w.norm1_w, w.norm1_b, h);
   const int done = asked && layer == s.layers - 1 ? rows : 0, tokens = all - done;
-  gemm_any<false>(rows, 2 * D, D, h, D, wt.qkv_w + D, 3 * D, kv, 2 * D, Into::overwrite,
+  gemm_any<false>(rows, 2 * D, D, h, D, wt.qkv_w + D, 3 * D, kv, 2 * D, nullptr,
                   w.qkv_b + D);
   x += done * D, h += done * D;
-  gemm_any<false>(tokens, D, D, h, D, wt.qkv_w, 3 * D, q, D, Into::overwrite, w.qkv_b);
+  gemm_any<false>(tokens, D, D, h, D, wt.qkv_w, 3 * D, q, D, nullptr, w.qkv_b);
   const long sequence = cache_size(s, capacity), half = long(D) * capacity;
   cache += 2 * layer * half;
   with_head_width(s.head_width(), [&](auto width) {
@@ -373,7 +426,7 @@ void tokens_forward(const Shape& s, const float* weights, const float* transpose
       }
     }
   });
-  up_forward(tokens, D, w, wt, mix, x, h, u);
+  up_forward(tokens, D, w, wt, mix, x, x, h, u);
   for (int i = 0; i < tokens * 4 * D; i += VW) store(u + i, gelu(load(u + i)));
   gemm(tokens, D, 4 * D, u, wt.down_w, x, Into::add, w.down_b);
 }

@@ -64,10 +64,10 @@ void backward(const Shape& s, const float* weights, int B, int T, int streams, c
   constexpr long STRETCH = 8192;
   parallel_for(threads, (size + STRETCH - 1) / STRETCH, [&](long stretch) {
     const long end = std::min(size, (stretch + 1) * STRETCH);
-    for (long i = stretch * STRETCH; i < end; ++i) {
-      float sum = 0.0f;
-      for (int g = 0; g < groups; ++g) sum += partial[g * size + i];
-      d_weights[i] = sum;
+    for (long i = stretch * STRETCH; i < end; i += VW) {
+      vf sum = vf{};
+      for (int g = 0; g < groups; ++g) sum += load(partial + g * size + i);
+      store(d_weights + i, sum);
     }
   });
 }
