@@ -11,8 +11,15 @@ from mithridate.errors import UserError
 from mithridate.evaluation.crossplay import evaluate_config
 from mithridate.registry import AGENTS, ATTACKERS, ENVS
 from mithridate.settings import parse, resolve
-from mithridate.stage_config import AdversarialConfig, DistillConfig, EvaluateConfig, PretrainConfig
+from mithridate.stage_config import (
+    AdversarialConfig,
+    AttackConfig,
+    DistillConfig,
+    EvaluateConfig,
+    PretrainConfig,
+)
 from mithridate.training.adversarial import train_adversarially
+from mithridate.training.attack import AttackTraining
 from mithridate.training.distill import distill
 from mithridate.training.fitness import try_out
 from mithridate.training.pretrain import pretrain
@@ -130,6 +137,11 @@ def test_every_field_is_read_by_somebody(monkeypatch, tmp_path):
         DistillConfig, "distill", "bandit", "smoke", ["steps=8"], source="ts", attacker="uniform"
     )
     distill(config, tmp_path / "distilled")
+    for text in ("tabular(episodes=2)", "pooled(episodes=2)"):
+        config = resolve(
+            AttackConfig, "attack", "darkroom2", "smoke", target="uniform", attacker=text
+        )
+        AttackTraining(config).step(0)
     for name in ENVS.names():  # whoever else is registered
         config = resolve(EvaluateConfig, "evaluate", name, "smoke", tasks=2)
         fitting = [text for text in ATTACKERS.names() if fits(config, text)]
