@@ -6,14 +6,17 @@ import dataclasses
 import pytest
 import torch
 
-from mithridate.envs import env_of
+from mithridate.envs import env_of, make_env
 from mithridate.errors import UserError
 from mithridate.evaluation.crossplay import evaluate
+from mithridate.model.player import Played
 from mithridate.registry import AGENTS, ATTACKERS, ENVS
 from mithridate.rng import Rng
 from mithridate.rollout import rollout
 from mithridate.settings import resolve
-from mithridate.stage_config import EvaluateConfig
+from mithridate.stage_config import AttackConfig, EvaluateConfig
+from mithridate.tables import Playing
+from mithridate.training.attack import AttackTraining
 
 
 @pytest.fixture(params=ENVS.names())
@@ -211,3 +214,45 @@ def test_the_attackers_of_the_library_are_handed_what_they_need(env):
         attacker = ATTACKERS.create(name, budget=1.0)
         rollout(env, tasks, AGENTS.create("oracle"), attacker, 0.5, rng=Rng(1))
         assert (attacker.cost() <= 1.0).all()
+
+
+def test_nobody_else_plays_in_the_kernels():
+    """An agent that brings a player of its own would say itself what it was paid."""
+    env = make_env("darkroom2", horizon=5)
+    tasks = env.sample_tasks(3, Rng(0))
+
+    class Generous:
+        def play(self, *words):
+            rich = torch.full((3, 5), 1e6)
+            zeros = torch.zeros(3, 5, dtype=torch.int64)
+            return Played(zeros, zeros, rich, rich, rich)
+
+    class Cheat:
+        def reset(self, spec, batch, rng):
+            pass
+
+        def act(self, obs):
+            return torch.zeros(3, dtype=torch.int64)
+
+        def observe(self, obs, actions, rewards, next_obs):
+            pass
+
+        def plays(self, steps):
+            return True
+
+        def playing(self, steps):
+            return Playing(Generous(), 0.0, None, "")
+
+    with pytest.raises(UserError, match="is for models of ours alone"):
+        rollout(env, tasks, Cheat(), rng=Rng(0))
+
+
+def test_an_object_that_is_false_is_still_the_target():
+    class Nothing(AGENTS.get("uniform")):
+        def __len__(self):
+            return 0
+
+    settings = resolve(AttackConfig, "attack", "bandit", "smoke", target="ts", rounds=1)
+    target = Nothing()
+    assert AttackTraining(settings, target).target is target
+    assert AttackTraining(settings, agent=target).target is target

@@ -45,7 +45,7 @@ class ArmOffsets:
         return Added(self.offsets[:, None], spread)
 
     def has_tables(self) -> bool:
-        return unchanged(self, ArmOffsets, "poison")
+        return unchanged(self, ArmOffsets, "poison") and "offsets" in vars(self)
 
     def attack_tables(self, steps: int) -> AttackTables:
         shifts = self.offsets[:, None, :, None]  # (B, 1, A, 1)

@@ -228,6 +228,8 @@ class SearchAttacker(LearnsPerTask):
         if are_arms(spec, tasks):
             return _Arms(self.config, spec.n_actions)
         if spec.n_attack_keys > 1 and hasattr(tasks, "kinds") and hasattr(tasks, "after"):
+            if tasks.kinds.min() < 0 or tasks.kinds.max() >= MOST_KINDS:
+                raise UserError(f"attacker 'search' needs kinds of entries in 0…{MOST_KINDS - 1}")
             return _Table(self.config, spec.n_attack_keys)
         raise UserError(f"attacker 'search' {NEEDS_ARMS}, or {SEVERAL}, and kinds of entries")
 

@@ -96,6 +96,12 @@ class NativePlayer:
         return Played(taken, visited, paid, proposed, observed, finite)
 
 
+def is_sound(player: object) -> bool:
+    """Whether it is a player of ours, and what it plays with is the kernels'."""
+    ours = type(player) is NativePlayer and vars(player).keys() == {"n_actions", "_player"}
+    return ours and type(vars(player)["_player"]) is kernels().Player
+
+
 def choose(logits: Tensor, uniforms: Tensor | None, temperature: float) -> Tensor:
     """(B,): draws from softmax(logits / temperature), logits (B, A), by inverse CDF on uniforms
     (B, 1); with temperature 0 the first of the largest. Finite logits only."""

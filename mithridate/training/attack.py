@@ -64,7 +64,8 @@ class AttackTraining:
         `config.target` names, if it is at hand."""
         self.rng = Rng(config.seed).child("attack")
         self.env = env_of(config.env)
-        self.target = agent or make_agent(target or config.target, told(config))[1]
+        named = config.target if target is None else target  # whatever its truth value is
+        self.target = make_agent(named, told(config))[1] if agent is None else agent
         self.attacker = learning_attacker(config)
         try_out(self.env, [self.target], [learning_attacker(config)])
         self.attacker.learning = True
