@@ -69,11 +69,14 @@ class Plan:
         def some(x: Tensor | None) -> Tensor | None:
             return None if x is None else x[rows]
 
-        played: Played = self.playing.player.play(
-            self.world.rows(rows), some(self.noise), self.hit[rows],
-            None if self.attack is None else self.attack.rows(rows), some(self.playing.uniforms),
-            self.playing.temperature,
-        )  # fmt: skip
+        try:
+            played: Played = self.playing.player.play(
+                self.world.rows(rows), some(self.noise), self.hit[rows],
+                None if self.attack is None else self.attack.rows(rows),
+                some(self.playing.uniforms), self.playing.temperature,
+            )  # fmt: skip
+        except ValueError as error:  # somebody's tables, which the kernels do not take
+            raise UserError(f"tables of an environment or attacker do not fit: {error}") from None
         return played
 
 

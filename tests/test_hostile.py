@@ -6,16 +6,18 @@ import dataclasses
 import pytest
 import torch
 
+from mithridate.agents.in_context import load
 from mithridate.envs import env_of, make_env
 from mithridate.errors import UserError
 from mithridate.evaluation.crossplay import evaluate
 from mithridate.model.player import Played
+from mithridate.native import kernels
 from mithridate.registry import AGENTS, ATTACKERS, ENVS
 from mithridate.rng import Rng
 from mithridate.rollout import rollout
 from mithridate.settings import resolve
 from mithridate.stage_config import AttackConfig, EvaluateConfig
-from mithridate.tables import Playing
+from mithridate.tables import AttackTables, Playing
 from mithridate.training.attack import AttackTraining
 
 
@@ -256,3 +258,16 @@ def test_an_object_that_is_false_is_still_the_target():
     target = Nothing()
     assert AttackTraining(settings, target).target is target
     assert AttackTraining(settings, agent=target).target is target
+
+
+def test_tables_that_do_not_fit_are_one_line():
+    if kernels() is None:
+        pytest.skip("nobody plays in the kernels")
+    env = make_env("bandit")
+
+    class Wide(ATTACKERS.get("swap")):
+        def attack_tables(self, steps):
+            return AttackTables(torch.zeros(3, 1, 7, 1))
+
+    with pytest.raises(UserError, match="tables of an environment or attacker do not fit"):
+        rollout(env, env.sample_tasks(3, Rng(0)), load("dpt-bandit-s0"), Wide(), 0.4, rng=Rng(0))
