@@ -46,8 +46,10 @@ def test_it_finds_the_worst_offsets():
         "env.arms=2", "env.horizon=60", "env.noise_std=0.05", tasks=30, rounds=8, eps=1.0
     )
     training = AttackTraining(settings, Gullible())
-    for step in range(training.steps):
-        training.step(step)
+    rounds = [training.step(step) for step in range(settings.rounds)]
+    scores = [values["score_mean"] for values in rounds]
+    assert scores[-1] > 1.2 * scores[0], "by its own generations, before any choice"
+    training.step(settings.rounds)
     training.attacker.learning = False
     training.attacker.reset(training.env.spec, training.tasks, Rng(0).streams(training.tasks.ids))
     means, added = training.tasks.means, training.attacker.adds().mean[:, 0]
