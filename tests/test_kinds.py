@@ -7,8 +7,16 @@ import os
 import pytest
 
 import mithridate as mi
+from mithridate.envs import make_env
 from mithridate.errors import UserError
-from mithridate.evaluation.kinds import Heading, all_kinds, heading_of, named, trained_as
+from mithridate.evaluation.kinds import (
+    Heading,
+    all_kinds,
+    heading_of,
+    named,
+    trained_as,
+    trained_kinds,
+)
 from mithridate.experiments import first_edition
 from mithridate.experiments.executors import run_graph
 from mithridate.experiments.plan import plan
@@ -160,7 +168,14 @@ def test_the_order_and_the_titles_of_columns():
     ]  # fmt: skip
     assert {str(named(name)) for name in names} == set(names), "a name is read as it is written"
     assert len({kind.order for kind in all_kinds()}) == len(all_kinds())
-    assert trained_as("gaussian(keep=best)") == "kept" and trained_as("gaussian") == "learned"
+
+
+def test_an_attacker_is_of_the_kind_that_trains_it():
+    arms, rooms = make_env("bandit").spec, make_env("darkroom2").spec
+    assert trained_as("gaussian(keep=best)", arms) == "kept"
+    assert trained_as("gaussian", arms) == trained_as("tabular", rooms) == "learned"
+    steady = trained_kinds()["steady"]
+    assert [trained_as(str(steady.attacker_in(s)), s) for s in (arms, rooms)] == ["steady"] * 2
 
 
 # The first edition ----------------------------------------------------------------------------

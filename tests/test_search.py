@@ -1,5 +1,7 @@
 """Search finds what is known to be worst, within its budget, however it is cut into parts."""
 
+import math
+
 import pytest
 import torch
 from safetensors.torch import load_file
@@ -137,7 +139,10 @@ def test_it_goes_on_where_it_stopped(tmp_path):
 # Attackers that learn by episodes -----------------------------------------------------------------
 
 
-BY_EPISODES = "gaussian(explore=episode,episodes=8,learning_rate=0.5,initial_spread=0.01)"
+NOISE = 0.7
+BY_EPISODES = (
+    f"gaussian(explore=episode,episodes=8,learning_rate=1.5,noise={NOISE},initial_spread=0.01)"
+)
 
 
 class Linear:
@@ -168,13 +173,13 @@ def steady(rounds, target, **more):
 def test_a_steady_attack_gets_a_gradient_of_the_right_sign():
     """It works from the first step to the last: compared with its own mean it earns nothing."""
     training = steady(1, Linear())
-    moment = training.attacker.tensors()["first"][:, 0]  # of the first arm's offset
+    moved = training.attacker.tensors()["offsets"][:, 0]  # the first arm's offset
     means = training.tasks.means
     clear = (means[:, 0] - means[:, 1]).abs() > 0.2
     better = means[:, 0] > means[:, 1]
     assert clear.sum() > 8
-    assert (moment[clear & better] < 0).float().mean() > 0.8
-    assert (moment[clear & ~better] > 0).float().mean() > 0.8
+    assert (moved[clear & better] < 0).float().mean() > 0.8
+    assert (moved[clear & ~better] > 0).float().mean() > 0.8
 
 
 def test_what_changes_nothing_teaches_nothing():
@@ -187,8 +192,29 @@ def test_what_changes_nothing_teaches_nothing():
     settings = config(attacker=BY_EPISODES, tasks=400, rounds=1)
     training = AttackTraining(settings, Deaf())
     training.step(0)
-    moment = training.attacker.tensors()["first"][:, :3]
-    assert (moment.mean(0).abs() < 4 * moment.std(0) / 20).all()
+    tensors = training.attacker.tensors()
+    for moved in (tensors["offsets"], tensors["log_noise"] - math.log(NOISE)):
+        assert (moved.std(0) > 0).all(), "luck moves single tasks"
+        assert (moved.mean(0).abs() < 4 * moved.std(0) / 20).all()
+
+
+def test_the_noise_grows_where_what_hurts_is_far_away_and_shrinks_where_it_is_not():
+    """Of an agent that is hurt by large offsets of either sign, and of one that is not."""
+
+    class Even(Linear):
+        def act(self, obs):
+            share = (0.5 + self.sign * (self._seen.abs() - 1) / 4).clamp(0, 1)
+            return (torch.tensor((self._steps % 20) / 20) < share).long()
+
+    def learned(sign):
+        agent = Even()
+        agent.sign = sign
+        training = steady(1, agent)
+        means = training.tasks.means
+        worse = means[:, 1] < means[:, 0] - 0.2  # pulling the second arm hurts
+        return training.attacker.tensors()["log_noise"][worse, 0].mean() - math.log(NOISE)
+
+    assert learned(1.0) > 0.02 and learned(-1.0) < -0.02
 
 
 def test_attackers_that_learn_by_episodes_settle():

@@ -23,14 +23,16 @@ from true rewards r̄ only; the victim is a black box. What the paper leaves ope
   comparing an episode with its own mean cancels an attack that works from the first step to the
   last. With `explore=episode` the luck is in φ, drawn once per episode (in pairs, φ ± noise) and
   kept; what counts is what the victim earned in the whole episode, compared with the task's other
-  episodes. That is REINFORCE over the attack's parameters; it makes one update in a round, with a
-  rate that falls, so that attackers settle. σ is not learned then.
+  episodes. That is REINFORCE over the attack's parameters, along the natural gradient of the
+  Gaussian that φ is drawn from: its mean and the noise of each arm (Wierstra et al., 2014, the
+  separable form). A round makes one update, with a rate that falls to a half. σ is not learned.
 - The text calls σ a variance, the hyper-parameters speak of a covariance: `spread_norm` says
   whether the penalty takes standard deviations or variances.
 """
 
 from __future__ import annotations
 
+import math
 from typing import Literal
 
 import torch
@@ -47,6 +49,8 @@ from mithridate.rng import TaskStreams
 from mithridate.types import EnvSpec, Tasks, Trajectory
 
 PARAMETERS = ("offsets", "log_spreads")
+NOISE = (math.log(0.1), 1.0)
+"""Between these is the logarithm of the luck in φ, with explore=episode."""
 UNMET = 1e9
 """What the victim earned in the best round before the first: more than it ever will."""
 
@@ -63,7 +67,7 @@ class GaussianConfig(Config):
     project: bool = True
     """Put φ and σ back onto their bounds after every update."""
     learning_rate: PositiveFloat = 0.03
-    """Of Adam, for φ and ln σ."""
+    """Of Adam, for φ and ln σ; with explore=episode of the natural gradient, for φ."""
     initial_spread: PositiveFloat = 0.3
     """σ of every arm before the first update; without a spread there is nothing to learn from."""
     iterations: Positive = 20
@@ -75,9 +79,10 @@ class GaussianConfig(Config):
     """Of each task in a round; with explore=episode an even number."""
     noise: PositiveFloat = 0.7
     """Standard deviation of the luck in φ at the beginning, with explore=episode."""
+    noise_rate: NonNegativeFloat = 0.3
+    """How fast it is learned, with explore=episode."""
     rounds: Positive | None = None
-    """Over which rate and noise fall, with explore=episode, to a tenth and to three tenths; null
-    for the run's."""
+    """Over which the rate falls, with explore=episode; null for the run's."""
     keep: Literal["last", "best"] = "last"
     """What is used in the end: the parameters after the last round, or, for each task, those of the
     round in which the victim earned least."""
@@ -118,7 +123,12 @@ class GaussianAttacker(LearnsPerTask, ArmOffsets):
                 f"these attackers were trained for {trained} arms; the environment has {arms}"
             )
         spreads = torch.full((arms,), self.config.initial_spread)
-        fresh = {"offsets": torch.zeros(arms), "log_spreads": spreads.log(), **moments(2 * arms)}
+        fresh = {"offsets": torch.zeros(arms), "log_spreads": spreads.log()}
+        if self.config.explore == "episode":
+            noise = torch.full((arms,), self.config.noise)
+            fresh |= {"log_noise": noise.log(), "updates": torch.zeros(1)}
+        else:
+            fresh |= moments(2 * arms)
         best = self.config.keep == "best"
         if best:
             fresh |= {f"best_{name}": fresh[name] for name in PARAMETERS}
@@ -130,8 +140,8 @@ class GaussianAttacker(LearnsPerTask, ArmOffsets):
         self._horizon = spec.horizon
         if self.learning and self.config.explore == "episode":
             self._luck = _in_pairs(tasks, rng.normal(arms)).cpu()
-            self._noise = self.config.noise * (1 - 0.7 * self._age(mine))  # (B, 1)
-            offsets = project(offsets + self._noise * self._luck, self.config.budget)
+            noise = mine["log_noise"].exp()  # (B, A)
+            offsets = project(offsets + noise * self._luck, self.config.budget)
         elif not self.learning:
             offsets = project(offsets, self.config.budget)
             stds = self._within_spread_budget(stds)
@@ -177,20 +187,18 @@ class GaussianAttacker(LearnsPerTask, ArmOffsets):
         c, episodes = self.config, Episodes(self._rows)
         mine = self._tasks.at(episodes.rows)
         earned = trajectory.true_rewards.cpu()[:, -self._horizon :].sum(1)
-        lost = _against_the_others(earned.view(len(episodes.rows), c.episodes))  # (M, E)
-        luck = self._luck.view(*lost.shape, -1)
-        gradient = (lost[..., None] * luck).mean(1) / episodes.first(self._noise)  # (M, A)
-        rate = c.learning_rate * (1 - 0.9 * self._age(mine))
-        both = torch.cat([gradient, torch.zeros_like(gradient)], 1)
-        step = rate * adam(mine, both, 1.0)
-        mine["offsets"] = project(mine["offsets"] + step[:, : gradient.shape[1]], c.budget)
+        lost = _against_the_others(earned.view(len(episodes.rows), c.episodes))[..., None]
+        luck = self._luck.view(*lost.shape[:2], -1)  # (M, E, A)
+        age = (mine["updates"] / (c.rounds or 1)).clamp(max=1.0)
+        rate = c.learning_rate * (1 - 0.5 * age)
+        step = rate * mine["log_noise"].exp() * (lost * luck).mean(1)
+        mine["offsets"] = project(mine["offsets"] + step, c.budget)
+        wider = c.noise_rate * (lost * (luck**2 - 1)).mean(1)
+        mine["log_noise"] = (mine["log_noise"] + wider).clamp(*NOISE)
+        mine["updates"] = mine["updates"] + 1
         self._tasks.put(episodes.rows, mine)
         lengths = norm(mine["offsets"])
         return {"norm_mean": lengths.mean().item(), "norm_max": lengths.max().item()}
-
-    def _age(self, mine: dict[str, Tensor]) -> Tensor:
-        """From 0 to 1, of attackers that explore by episodes: how many of their rounds are over."""
-        return (mine["updates"] / (self.config.rounds or 1)).clamp(max=1.0)
 
     def _gradient(
         self, offsets: Tensor, log_spreads: Tensor, weights: Tensor, shift: Tensor, actions: Tensor

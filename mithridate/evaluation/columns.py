@@ -48,7 +48,7 @@ def attack_config(
         AttackConfig, "attack", config.env, config.preset, sets,
         target=target, seed=seed, threads=config.threads, eps=config.eps, budget=config.budget,
         tasks=config.tasks, rounds=kind.rounds(config) if rounds is None else rounds,
-        attacker=kind.attacker,
+        attacker=kind.attacker_in(env_of(config.env).spec),
     )  # fmt: skip
 
 
@@ -204,4 +204,9 @@ def _from_files(text: str, paths: Sequence[Path], config: EvaluateConfig) -> Col
             f"attackers '{text}': {config.replications} replications need as many files with "
             f"seeds of their own; found {len(seeds)}"
         )
-    return Column(trained_as(kinds[0]), kinds[0], target=targets[0], learned=tuple(learned))
+    return Column(
+        trained_as(kinds[0], learned[0].env.spec),
+        kinds[0],
+        target=targets[0],
+        learned=tuple(learned),
+    )

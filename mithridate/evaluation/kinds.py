@@ -90,6 +90,10 @@ class Kind:
         """Whether it makes sense in an environment."""
         return True
 
+    def attacker_in(self, spec: EnvSpec) -> str | None:
+        """The attacker that it trains in an environment, if environments differ in it."""
+        return self.attacker
+
     def paper(self, of: str, table: str | None) -> str:
         """What the paper calls a column in one of its tables; nothing if it has none. `of` is
         already the paper's name."""
@@ -171,39 +175,38 @@ class Pooled(Kind):
         return spec.n_attack_keys > 1
 
 
-@KINDS.register("steady")
-class Steady(Kind):
-    """Learned ones that explore in their parameters, drawn once per episode."""
+class ByEpisodes(Kind):
+    """Attackers that try something on each task for a whole episode, sixteen times in a round."""
 
-    attacker = (
-        "gaussian(explore=episode,episodes=16,learning_rate=0.4,noise=0.8,initial_spread=0.05)"
-    )
-    order = 42
-    phrase = "learned by episodes"
-    brief = "by episodes"
     episodes = 16.0
-    where = "with arms"
     generations: ClassVar[Mapping[str, int]] = {"smoke": 2, "laptop": 15, "paper": 15}
 
     def rounds(self, config: EvaluateConfig) -> int | None:
         return self.generations[config.preset]
 
-    def fits(self, spec: EnvSpec) -> bool:
-        return spec.n_attack_keys == 1
+
+@KINDS.register("steady")
+class Steady(ByEpisodes):
+    """Learned ones that compare several episodes of a task with each other. With arms they explore
+    in their parameters, drawn once per episode; in rooms step by step."""
+
+    attacker = "gaussian(explore=episode,episodes=16,learning_rate=2,noise=0.6,initial_spread=0.05)"
+    in_rooms = "tabular(episodes=16,learning_rate=0.1,discount=0.99)"
+    order = 42
+    phrase = "learned by episodes"
+    brief = "by episodes"
+
+    def attacker_in(self, spec: EnvSpec) -> str | None:
+        return self.attacker if spec.n_attack_keys == 1 else self.in_rooms
 
 
 @KINDS.register("search")
-class Search(Kind):
+class Search(ByEpisodes):
     """The worst attack on each task that a black-box search finds."""
 
     attacker = "search"
     order = 45
     phrase = "search"
-    episodes = 16.0
-    generations: ClassVar[Mapping[str, int]] = {"smoke": 2, "laptop": 15, "paper": 15}
-
-    def rounds(self, config: EvaluateConfig) -> int | None:
-        return self.generations[config.preset]
 
 
 @KINDS.register("random")
@@ -308,9 +311,9 @@ def untrained(attacker: str) -> str:
     return next(found, "structured")
 
 
-def trained_as(attacker: str) -> str:
+def trained_as(attacker: str, spec: EnvSpec) -> str:
     """The name of the kind that trains this very attacker; learned if there is no such kind."""
-    found = (kind.name for kind in trained_kinds().values() if kind.attacker == attacker)
+    found = (kind.name for kind in trained_kinds().values() if kind.attacker_in(spec) == attacker)
     return next(found, "learned")
 
 

@@ -224,7 +224,7 @@ def _column(stage: Stage, inputs: dict[str, Artifact], config: EvaluateConfig) -
     if "attack" in inputs:
         learned = LearnedAttack(inputs["attack"].path)
         attacker = learned.config.attacker
-        kind = kind or trained_as(attacker)
+        kind = kind or trained_as(attacker, learned.env.spec)
         return Column(kind, attacker, target=cell["target"], learned=(learned,))
     attacker = cell["attacker"]
     static = None if attacker == "none" else make_attacker(attacker, config.budget)
