@@ -1,5 +1,6 @@
 """Attacks of the literature: their formulas by hand, their budgets, what they do to a victim."""
 
+import json
 import math
 from dataclasses import replace
 
@@ -12,6 +13,10 @@ from mithridate.budget import norm
 from mithridate.envs import make_env
 from mithridate.errors import UserError
 from mithridate.evaluation.kinds import all_kinds, named, untrained
+from mithridate.experiments.executors import run_graph
+from mithridate.experiments.plan import plan
+from mithridate.experiments.recipes import Level, Recipe, Row
+from mithridate.experiments.store import Store
 from mithridate.registry import AGENTS, ATTACKERS
 from mithridate.rng import Rng
 from mithridate.rollout import rollout
@@ -152,7 +157,7 @@ def test_a_target_that_is_no_arm_is_one_line(name):
     with pytest.raises(UserError, match=f"attacker '{name}': target 2 is not an arm in 0…1"):
         begun(env, tasks, name, target=2)
     for wrong in ("best", -1, 1.5, True):
-        with pytest.raises(UserError, match="target"):
+        with pytest.raises(UserError, match="'target': .*must be 'worst', 'second' or the number"):
             ATTACKERS.create(name, target=wrong)
 
 
@@ -286,6 +291,31 @@ def test_they_are_evaluated(environment):
     result = mi.evaluate(environment, ["ts"], preset="smoke", attackers=asked)
     assert [record.kind for record in result.records] == ["clean", *["literature"] * 5]
     assert all(record.norm <= record.budget for record in result.records)
+
+
+def test_an_evaluation_tells_them_the_noise(command):
+    code, stdout, stderr = command(
+        "evaluate", "bandit", "--agents", "ts", "--attackers", "ace,ace(sigma=0.3)", "--preset",
+        "smoke", "--replications", "1", "--set", "env.noise_std=0.8", "--json",
+    )  # fmt: skip
+    assert code == 0, stderr
+    told, fixed = (r["mean"] for r in json.loads(stdout)["records"])
+    assert told != fixed
+
+
+def test_a_recipe_may_have_them(tmp_path):
+    recipe = Recipe(
+        name="asked", title="", environment="bandit", rows=(Row("ts", "ts"),),
+        static=("none", "swap", *ALL), levels=(Level(budget=3.0),),
+    )  # fmt: skip
+    planned = plan(recipe, "smoke", 1)
+    store = Store.open(tmp_path / "store")
+    run_graph(planned.stages(), store)
+    found = [r for cell in planned.cells for r in store.get(cell.name).records()]
+    assert {r["kind"] for r in found if r["attacker"] in ALL} == {"literature"}
+    asked = mi.evaluate("bandit", ["ts"], preset="smoke", attackers=ALL)
+    means = {r["attacker"]: r["mean"] for r in found}
+    assert all(means[record.column] == record.mean for record in asked.records)
 
 
 @pytest.mark.parametrize("name", ALL)

@@ -24,10 +24,10 @@ What differs from the papers, because the threat does:
 from __future__ import annotations
 
 import math
-from typing import Annotated, ClassVar, Literal, NamedTuple
+from typing import Annotated, Any, ClassVar, Literal, NamedTuple
 
 import torch
-from pydantic import Field
+from pydantic import BeforeValidator, Field
 from torch import Tensor
 
 from mithridate.attackers.arm_offsets import ArmOffsets, arm_means
@@ -39,7 +39,15 @@ from mithridate.registry import ATTACKERS
 from mithridate.rng import TaskStreams
 from mithridate.types import EnvSpec, Follows, Step, Tasks
 
-Target = Literal["worst", "second"] | NonNegative
+
+def _an_arm(target: Any) -> Any:
+    number = isinstance(target, int) and not isinstance(target, bool) and 0 <= target < 2**31
+    if not number and target not in ("worst", "second"):
+        raise ValueError("must be 'worst', 'second' or the number of an arm")
+    return target
+
+
+Target = Annotated[Literal["worst", "second"] | NonNegative, BeforeValidator(_an_arm)]
 
 
 class TargetConfig(Config):
