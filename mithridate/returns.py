@@ -21,3 +21,13 @@ def returns_after(rewards: Tensor, discount: float) -> Tensor:
     return torch.cat(
         [discounted_returns(rewards, discount)[:, 1:], rewards.new_zeros(len(rewards), 1)], 1
     )
+
+
+def less_than_the_others(rewards: Tensor, discount: float, episodes: int) -> Tensor:
+    """(B, T): how much less was earned after each step than after the same step of the task's other
+    episodes, on average; rewards (B, T), with a task's episodes one after the other. In units of
+    the standard deviation of all of them."""
+    after = returns_after(rewards, discount).view(-1, episodes, rewards.shape[1])
+    others = (after.sum(1, keepdim=True) - after) / (episodes - 1)
+    lost = (others - after).view(rewards.shape)
+    return lost / lost.std(correction=0).clamp(min=1e-6)

@@ -9,7 +9,7 @@ from mithridate.attackers.adaptive import AdaptiveAttacker, gains
 from mithridate.envs import make_env
 from mithridate.errors import UserError
 from mithridate.registry import AGENTS, ATTACKERS
-from mithridate.returns import returns_after
+from mithridate.returns import less_than_the_others, returns_after
 from mithridate.rng import Rng
 from mithridate.rollout import rollout
 from mithridate.settings import resolve
@@ -174,10 +174,40 @@ def test_it_learns_to_hurt_thompson_sampling():
     assert trainee.evaluate(15)["used_norm_max"] <= 3.0
 
 
-def test_an_attack_is_resumed_where_it_stopped(tmp_path, monkeypatch):
+def test_by_episodes_an_attack_that_works_throughout_is_credited(env):
+    """Against its own mean it earns nothing; against the task's other episodes it does."""
+    rewards = torch.ones(4, 50)
+    rewards[0] -= 0.5  # of four episodes of a task, the one with the steady attack
+    assert gains(rewards, 0.97).abs().max() < 1e-3
+    gained = less_than_the_others(rewards, 0.97, 4)
+    assert (gained[0, :-1] > 0).all() and (gained[1:, :-1] < 0).all()
+
+
+def test_by_episodes_it_hurts_more_and_the_rate_falls():
+    """With the same rounds, from nothing; four episodes of a task are more to learn from as well."""
+
+    def learned(more):
+        config = resolve(
+            AttackConfig, "attack", "bandit", "smoke", target="ts", tasks=60, rounds=12, seed=1,
+            attacker=f"adaptive(layers=2,heads=2,width=16,tilt=0{more})", sets=["env.horizon=60"],
+        )  # fmt: skip
+        trainee = AttackTraining(config)
+        for i in range(12):
+            trainee.step(i)
+        return trainee
+
+    alone, several = learned(""), learned(",episodes=4")
+    assert several.evaluate(12)["final_mean"] > alone.evaluate(12)["final_mean"]
+    optimiser = several.attacker._optimiser
+    assert optimiser.steps == several.attacker.updates == 12 * 8 * 5
+    assert optimiser.rate(optimiser.steps) == pytest.approx(6e-4)
+
+
+@pytest.mark.parametrize("episodes", [1, 4])
+def test_an_attack_is_resumed_where_it_stopped(tmp_path, monkeypatch, episodes):
     config = resolve(
         AttackConfig, "attack", "bandit", "smoke", target="ts", rounds=5,
-        attacker="adaptive(layers=2,heads=2,width=16)",
+        attacker=f"adaptive(layers=2,heads=2,width=16,episodes={episodes})",
     )  # fmt: skip
     whole = attack(config, tmp_path / "whole")
     original = AttackTraining.step

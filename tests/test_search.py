@@ -7,10 +7,10 @@ import torch
 from safetensors.torch import load_file
 
 from mithridate.attackers.search import _clearly_least
-from mithridate.attackers.tabular import less_than_the_others
 from mithridate.envs import make_env
 from mithridate.errors import UserError
 from mithridate.registry import ATTACKERS
+from mithridate.returns import less_than_the_others
 from mithridate.rng import Rng
 from mithridate.settings import resolve
 from mithridate.stage_config import AdversarialConfig, AttackConfig

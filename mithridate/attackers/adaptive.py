@@ -13,7 +13,8 @@ leaves open:
   far, and the largest that it may come to.
 - A step's score is weighted by the discounted true rewards that follow, less the task's mean
   reward, less what is usual at that step over all tasks, less a third output's prediction of the
-  rest.
+  rest. The task's mean cancels an attack that works from the first step to the last; with several
+  `episodes` of a task in a round, what is taken off is what follows the same step of the others.
 - A round makes several passes over the same trajectories, in small batches; the ratio of a step's
   new to its old density is clipped (as in PPO), because the second pass is no longer on-policy.
 - It begins with a guess: μ = `tilt`·(reward − what an arm yields on average), the slope being a
@@ -52,7 +53,7 @@ from mithridate.model.optimiser import Optimiser
 from mithridate.model.threads import left_to_kernels
 from mithridate.model.transformer import Transformer
 from mithridate.registry import ATTACKERS
-from mithridate.returns import returns_after
+from mithridate.returns import less_than_the_others, returns_after
 from mithridate.rng import Rng, TaskStreams
 from mithridate.tensor_files import misfit, part, prefixed
 from mithridate.types import EnvSpec, Step, Tasks, Trajectory
@@ -86,6 +87,11 @@ class AdaptiveConfig(Config):
     """How far the ratio of new to old densities may move from 1."""
     discount: Fraction = 0.97
     """Of the rewards that follow an offset."""
+    episodes: Positive = 1
+    """Of each task in a round. Several are compared with each other, step by step, instead of with
+    the episode's own mean."""
+    rounds: Positive | None = None
+    """With several episodes: over which the learning rate falls to a tenth; null for the run's."""
     seed: Seed = 0
     """Of the initial weights."""
 
@@ -174,6 +180,8 @@ class AdaptiveAttacker:
         self.updates = 0
         self.learning = False
         """Nothing depends on it: the budget holds at every step in any case."""
+        if self.config.episodes > 1:
+            self.episodes, self.together = self.config.episodes, True
 
     # Acting ----------------------------------------------------------------------------------
 
@@ -204,8 +212,9 @@ class AdaptiveAttacker:
 
     def _make(self, n_actions: int, horizon: int) -> None:
         self.model = AttackModel(self.config, n_actions, horizon)
+        final = 0.1 if self.config.episodes > 1 else 1.0
         rate = OptimiserConfig(
-            learning_rate=self.config.learning_rate, warmup_steps=0, final_fraction=1.0
+            learning_rate=self.config.learning_rate, warmup_steps=0, final_fraction=final
         )
         self._optimiser = Optimiser(self.model, rate, steps=1)
 
@@ -247,7 +256,11 @@ class AdaptiveAttacker:
         c, before = self.config, self.trace()
         shift = trajectory.proposed_rewards - trajectory.true_rewards
         old = _log_density(shift, before.mean, before.spread)
-        gain = gains(trajectory.true_rewards, c.discount)
+        if c.episodes > 1:
+            gain = less_than_the_others(trajectory.true_rewards, c.discount, c.episodes)
+            self._optimiser.steps = c.passes * -(-len(gain) // c.batch) * (c.rounds or 1)
+        else:
+            gain = gains(trajectory.true_rewards, c.discount)
         order = Rng(c.seed).child("adaptive", "batches", self.updates).generator()
         errors = []
         for _ in range(c.passes):

@@ -30,7 +30,7 @@ from mithridate.budget import excess, mixed, norm
 from mithridate.config import IN_ROOMS, Config, Fraction, NonNegativeFloat, Positive, PositiveFloat
 from mithridate.errors import UserError
 from mithridate.registry import ATTACKERS
-from mithridate.returns import returns_after
+from mithridate.returns import less_than_the_others, returns_after
 from mithridate.rng import TaskStreams
 from mithridate.tensor_files import part, prefixed
 from mithridate.types import EnvSpec, Tasks, Trajectory
@@ -216,13 +216,3 @@ def surprising_losses(
     usual = episodes.each(total / visits.clamp(min=1))
     losses = usual.gather(1, place) - after
     return losses / losses.std(correction=0).clamp(min=1e-6)
-
-
-def less_than_the_others(rewards: Tensor, discount: float, episodes: int) -> Tensor:
-    """(B, T): how much less was earned after each step than after the same step of the task's other
-    episodes, on average; rewards (B, T), with a task's episodes one after the other. In units of
-    the standard deviation of all of them."""
-    after = returns_after(rewards, discount).view(-1, episodes, rewards.shape[1])
-    others = (after.sum(1, keepdim=True) - after) / (episodes - 1)
-    lost = (others - after).view(rewards.shape)
-    return lost / lost.std(correction=0).clamp(min=1e-6)
