@@ -35,7 +35,7 @@ def test_bench_prints_one_document(command):
     axes = [(g["name"], g["axis"]) for g in document["growth"]]
     assert axes == [("rollout", "tasks"), ("rollout", "length"), ("train_step", "length")]
     searched = {e["agent"]: e for e in document["episodes"]}
-    assert searched.keys() == {"in_context", "ts", "rts", "ucb1", "crucb"}
+    assert searched.keys() == {"in_context", "ts", "rts", "ucb1", "crucb", "mixture_ts"}
     assert all(e["episodes"] == 24 and e["per_second"] > 0 for e in searched.values())
     assert searched["ts"]["outside"] is None
     if kernels() is not None:

@@ -20,7 +20,7 @@ from mithridate.rng import Rng
 from mithridate.rollout import rollout
 from mithridate.types import Agent
 
-ALGORITHMS = ("ts", "rts", "ucb1", "crucb")
+ALGORITHMS = ("ts", "rts", "ucb1", "crucb", "mixture_ts")
 EPS, BUDGET = 0.4, 3.0
 LONG = 10.0
 """Seconds after which an agent is not timed again."""
