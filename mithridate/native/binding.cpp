@@ -19,6 +19,7 @@
 namespace nb = nanobind;
 using mithridate::Beliefs;
 using mithridate::Kernels;
+using mithridate::LinearGrid;
 using mithridate::Mixture;
 using mithridate::Shape;
 using mithridate::PADDING;
@@ -26,6 +27,7 @@ using mithridate::Player;
 using mithridate::World;
 using Array = nb::ndarray<float, nb::c_contig, nb::device::cpu>;
 using Numbers = nb::ndarray<int64_t, nb::c_contig, nb::device::cpu>;
+using Places = nb::ndarray<int32_t, nb::c_contig, nb::device::cpu>;
 using Flags = nb::ndarray<bool, nb::c_contig, nb::device::cpu>;
 
 namespace {
@@ -430,6 +432,54 @@ class ArmMixture {
   std::list<std::vector<float>> kept_;
 };
 
+// The grid of a mixture with features, copied; see LinearGrid.
+class LinearMixture {
+ public:
+  LinearMixture(float noise, float ratio, float log_clean, float log_poisoned, const Array& grid,
+                const Array& moves, const Array& log_share, const Places& below,
+                const Array& beyond, int arms)
+      : grid_(copied(grid)), moves_(copied(moves)), log_share_(copied(log_share)),
+        beyond_(copied(beyond)), below_(below.data(), below.data() + below.size()) {
+    const size_t M = grid.size(), O = moves.size(), G = arms > 0 ? below.size() / arms : 0;
+    if (M < PADDING || O < 1 || G < PADDING) throw std::invalid_argument("this is no grid");
+    expect(below, G * arms, "below"), expect(beyond, G * arms, "beyond");
+    expect(log_share, O, "log_share");
+    for (const int32_t place : below_)
+      if (place < 0 || size_t(place) + 1 >= M) throw std::invalid_argument("places out of range");
+    m_ = {arms, int(M), int(O), long(G), noise, ratio, log_clean, log_poisoned, grid_.data(),
+          moves_.data(), log_share_.data(), below_.data(), beyond_.data()};
+  }
+  LinearMixture(const LinearMixture&) = delete;
+
+  void observe(const Array& tables, const Array& said, const Array& logs, const Numbers& actions,
+               const Array& rewards, int threads) const {
+    const size_t B = actions.size(), arms = B * m_.arms;
+    expect(tables, arms * m_.offsets * m_.values, "tables");
+    expect(said, arms * m_.points, "said"), expect(logs, B * m_.points, "logs");
+    expect(rewards, B, "rewards");
+    expect_below(actions.data(), B, m_.arms, "actions");
+    nb::gil_scoped_release release;
+    active->linear_observe(m_, tables.data(), said.data(), logs.data(), long(B), actions.data(),
+                           rewards.data(), threads);
+  }
+
+ private:
+  static std::vector<float> copied(const Array& a) { return {a.data(), a.data() + a.size()}; }
+
+  LinearGrid m_{};
+  std::vector<float> grid_, moves_, log_share_, beyond_;
+  std::vector<int32_t> below_;
+};
+
+void expectations(const Array& logs, const Array& rows, const Array& found, long points,
+                  int threads) {
+  if (points < PADDING) throw std::invalid_argument("this is no grid");
+  const size_t B = logs.size() / points, K = rows.size() / points;
+  expect(logs, B * points, "logs"), expect(rows, K * points, "rows"), expect(found, B * K, "found");
+  nb::gil_scoped_release release;
+  active->expectations(long(B), points, int(K), logs.data(), rows.data(), found.data(), threads);
+}
+
 void choose(const Array& logits, const std::optional<Array>& uniforms, float temperature,
             const Numbers& actions) {
   const size_t B = actions.size(), A = B ? logits.size() / B : 0;
@@ -465,6 +515,11 @@ NB_MODULE(_kernels, m) {
            nb::arg("y"), nb::arg("n"), nb::arg("capacity"), nb::arg("threads"));
   m.def("choose", &choose, nb::arg("logits"), nb::arg("uniforms").none(), nb::arg("temperature"),
         nb::arg("actions"));
+  m.def("expectations", &expectations);
+  nb::class_<LinearMixture>(m, "LinearMixture")
+      .def(nb::init<float, float, float, float, const Array&, const Array&, const Array&,
+                    const Places&, const Array&, int>())
+      .def("observe", &LinearMixture::observe);
   nb::class_<ArmMixture>(m, "ArmMixture")
       .def(nb::init<int, int, float, const Array&, const Array&, const Array&, const Array&,
                     const Array&>())

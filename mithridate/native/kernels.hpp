@@ -55,6 +55,18 @@ struct Beliefs {
   float* evidence;  // (B, A, E · W)
 };
 
+// The same for arms with features: G weights, M values of an arm's mean, O offsets. Logarithms are those
+// to base 2.
+struct LinearGrid {
+  int arms, values, offsets;
+  long points;
+  float noise, ratio, log_clean, log_poisoned;  // ratio: of a poisoned reward's spread to the noise
+  const float* grid;                 // (M,)
+  const float *moves, *log_share;    // (O,): offsets in units of the noise, how probable they are
+  const int32_t* below;              // (A, G): between which values an arm's mean is, this and the next, …
+  const float* beyond;               // (A, G): … and how far from the first, 0 to 1
+};
+
 struct Kernels {
   const char* name;
 
@@ -121,6 +133,14 @@ struct Kernels {
   // Whole episodes of B tasks of which nothing is known, with uniforms (B, T).
   void (*mixture_play)(const Mixture&, const World&, long B, const float* uniforms,
                        float temperature, int threads);
+
+  // Tables (B, A, O, M), what each arm has said of the weights (B, A, G), and all of them (B, G).
+  void (*linear_observe)(const LinearGrid&, float* tables, float* said, float* logs, long B,
+                         const int64_t* actions, const float* rewards, int threads);
+
+  // (B, K): rows (K, G) weighted by softmax(logs), logs (B, G) with G at least PADDING.
+  void (*expectations)(long B, long G, int K, const float* logs, const float* rows, float* found,
+                       int threads);
 };
 
 const Kernels* portable_kernels();

@@ -2,6 +2,7 @@
 // MITHRIDATE_VW set accordingly.
 #include <algorithm>
 
+#include "linear_grid.hpp"
 #include "mixture.hpp"
 #include "player.hpp"
 
@@ -205,7 +206,9 @@ const Kernels table = {MITHRIDATE_STRING(MITHRIDATE_ISA),
                        mixture_observe_all,
                        mixture_best_all,
                        mixture_act_all,
-                       mixture_play_all};
+                       mixture_play_all,
+                       linear_observe_all,
+                       expectations};
 
 }  // namespace mithridate::MITHRIDATE_ISA
 
