@@ -89,6 +89,7 @@ class MixturePosterior:
         features = torch.tensor(spec.features, device=device)  # (A, D)
         line = c.prior_std * torch.linspace(-REACH, REACH, c.axis, device=device)
         weights = torch.cartesian_prod(*[line] * features.shape[1]).view(-1, features.shape[1])
+        self._features, self._weights = features, weights
         self._means = weights @ features.T  # (G, A): what each arm is worth for each weight
         prior = -0.5 * weights.square().sum(1) / c.prior_std**2  # (G,)
         self.logs = prior.repeat(batch, 1)
@@ -172,10 +173,18 @@ class MixtureLinUCB(MixturePosterior):
 
     def reset(self, spec: EnvSpec, batch: int, rng: TaskStreams) -> None:
         super().reset(spec, batch, rng)
-        self._moments = torch.cat([self._means.T, self._means.T.square()])  # (2 A, G)
+        # Of the weights: what an arm is worth on average, and its square, follow from these.
+        w, d = self._weights.T, self._weights.shape[1]
+        self._moments = torch.cat([w, (w[:, None] * w).flatten(0, 1)])  # (D + D², G)
+        x = self._features
+        self._pairs = (x[:, :, None] * x[:, None, :]).view(-1, d * d)  # (A, D²)
 
     def act(self, obs: Observation) -> Tensor:
-        mean, square = self.expected(self._moments).chunk(2, 1)  # (B, A)
+        found = self.expected(self._moments)
+        d = self._features.shape[1]
+        first, second = found[:, :d], found[:, d:]
+        mean = (first[:, None] * self._features).sum(2)  # (B, A)
+        square = (second[:, None] * self._pairs).sum(2)
         variance = (square - mean.square()).clamp(min=0)
         return argmax_random_ties(mean + self.config.width * variance.sqrt(), self._rng.uniform())
 
