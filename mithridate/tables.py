@@ -64,10 +64,10 @@ class AttackTables(_Rows):
 
 @dataclass(frozen=True)
 class Playing:
-    """An agent that is a model in the kernels."""
+    """An agent that lives in the kernels."""
 
     player: Any
-    """A `mithridate.model.player.NativePlayer`."""
+    """A `NativePlayer` of `model/player.py`, or a `MixturePlayer` of `agents/mixture_grid.py`."""
     temperature: float
     """0: takes the best action."""
     uniforms: Tensor | None

@@ -7,6 +7,7 @@ import torch
 
 from mithridate.agents.in_context import InContextAgent
 from mithridate.bench import run
+from mithridate.bench.episodes import ALGORITHMS, LINEAR
 from mithridate.bench.peers import HuggingFaceAgent, HuggingFaceModel, reference_path
 from mithridate.config import ModelConfig
 from mithridate.envs import make_env
@@ -35,7 +36,8 @@ def test_bench_prints_one_document(command):
     axes = [(g["name"], g["axis"]) for g in document["growth"]]
     assert axes == [("rollout", "tasks"), ("rollout", "length"), ("train_step", "length")]
     searched = {e["agent"]: e for e in document["episodes"]}
-    assert searched.keys() == {"in_context", "ts", "rts", "ucb1", "crucb"}
+    assert searched.keys() == {"in_context", *ALGORITHMS, *LINEAR}
+    assert {"crucb", "mixture_ts", "mixture_linucb", "posterior_oracle"} <= searched.keys()
     assert all(e["episodes"] == 24 and e["per_second"] > 0 for e in searched.values())
     assert searched["ts"]["outside"] is None
     if kernels() is not None:

@@ -20,6 +20,7 @@ from mithridate.envs.linear_bandit_actors import (
 )
 from mithridate.errors import UserError
 from mithridate.model.layouts import make_model
+from mithridate.native import kernels
 from mithridate.registry import AGENTS, ATTACKERS
 from mithridate.rng import Rng
 from mithridate.rollout import rollout
@@ -368,6 +369,78 @@ def test_mixture_linucb_without_poison_is_ridge_regression():
     means = exact @ torch.tensor(env.spec.features).T
     found = agent.logs.softmax(1) @ agent._means
     torch.testing.assert_close(found, means, atol=0.02, rtol=0)
+
+
+def two_mixtures(env, batch, name, **settings):
+    """In the kernels, and the reference."""
+    agents = [AGENTS.create(name, **settings) for _ in range(2)]
+    for agent in agents:
+        agent.reset(env.spec, batch, Rng(0).streams(range(batch)))
+    agents[1]._native = None
+    return agents
+
+
+@pytest.mark.skipif(kernels() is None, reason="the kernels are not built")
+@pytest.mark.parametrize("isa", kernels().instruction_sets() if kernels() else [])
+@pytest.mark.parametrize("name", ["mixture_linucb", "mixture_lin_ts"])
+@pytest.mark.parametrize(
+    ("batch", "world", "settings"),
+    [
+        (1, {"arms": 2}, {}), (7, {}, {}), (3, {"arms": 20}, {"eps": 0.1}),
+        (5, {"dimension": 1}, {"means": 32}), (5, {}, {"untouched": 0.0, "axis": 5, "means": 17}),
+        (5, {}, {"eps": 0.0}), (5, {}, {"eps": 1.0, "spread": 0.0, "untouched": 1.0}),
+    ],
+)  # fmt: skip
+def test_mixtures_in_the_kernels_are_the_reference(batch, world, settings, name, isa):
+    env = make_env("linear_bandit", horizon=60, **world)
+    draw, before = Rng(3).generator(), kernels().active()
+    kernels().use(isa)
+    try:
+        fast, slow = two_mixtures(env, batch, name, **settings)
+        assert fast._native is not None
+        for step in range(60):
+            actions = torch.from_numpy(draw.integers(0, env.spec.n_actions, batch))
+            rewards = torch.from_numpy(draw.normal(0.0, 1.0, batch)).float()
+            rewards += 40.0 * (step == 30)  # far outside
+            for agent in (fast, slow):
+                agent.observe(None, actions, rewards, None)
+            torch.testing.assert_close(
+                fast.logs.softmax(1), slow.logs.softmax(1), atol=1e-3, rtol=1e-2
+            )
+            rows = fast._means.T.contiguous()
+            torch.testing.assert_close(fast.expected(rows), slow.expected(rows), atol=1e-3, rtol=0)
+        assert (fast.act(None) == slow.act(None)).all()
+    finally:
+        kernels().use(before)
+
+
+@pytest.mark.skipif(kernels() is None, reason="the kernels are not built")
+def test_mixtures_choose_alike_through_whole_episodes():
+    """Some choices are near ties: from the first that falls otherwise, an episode is another."""
+    env = make_env("linear_bandit")
+    fast, slow = two_mixtures(env, 50, "mixture_linucb")
+    tasks, draw = env.sample_tasks(50, Rng(0)), Rng(4).generator()
+    same, n = 0, 150
+    for _ in range(n):
+        actions = slow.act(None)
+        same += (fast.act(None) == actions).float().mean().item() / n
+        added = 0.3 * draw.standard_normal(50) + 1.5 * (draw.random(50) < 0.4)
+        paid = tasks.means[torch.arange(50), actions] + torch.from_numpy(added)
+        for agent in (fast, slow):
+            agent.observe(None, actions, paid.float(), None)
+    assert same > 0.999
+
+
+@pytest.mark.skipif(kernels() is None, reason="the kernels are not built")
+def test_mixtures_on_small_grids_are_left_to_the_reference_and_nan_stays_in_its_task():
+    env = make_env("linear_bandit")
+    assert two_mixtures(env, 2, "mixture_linucb", means=9)[0]._native is None
+    for agent in two_mixtures(env, 2, "mixture_linucb"):
+        agent.observe(None, torch.tensor([0, 1]), torch.tensor([math.nan, 0.2]), None)
+        assert agent.logs.isnan().any(1).tolist() == [True, False]
+    fast = two_mixtures(env, 2, "mixture_linucb")[0]
+    with pytest.raises(ValueError, match="out of range"):
+        fast.observe(None, torch.tensor([0, 10]), torch.tensor([0.1, 0.2]), None)
 
 
 @pytest.mark.parametrize("temperature", [1.0, 0.5])

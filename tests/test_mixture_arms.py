@@ -5,11 +5,21 @@ import math
 import pytest
 import torch
 
-from mithridate.agents.mixture_arms import EVERY, FARTHEST, POINTS, MixtureTS, MixtureTSConfig
+from mithridate.agents.mixture_arms import MixtureTS, MixtureTSConfig
+from mithridate.agents.mixture_grid import (
+    EVERY,
+    FARTHEST,
+    POINTS,
+    NativePosterior,
+    ReferencePosterior,
+    make_grid,
+)
 from mithridate.envs import make_env
 from mithridate.errors import UserError
+from mithridate.native import kernels
 from mithridate.registry import AGENTS, ATTACKERS
 from mithridate.rng import Rng
+from mithridate.rollout import rollout
 from mithridate.scores import step_scores
 
 STEP = 1 / (POINTS - 1)
@@ -107,3 +117,138 @@ def test_it_needs_independent_arms():
     env = make_env("darkroom2")
     with pytest.raises(UserError, match="needs an environment whose arms are independent"):
         MixtureTS().reset(env.spec, 2, Rng(0).streams([0, 1]))
+
+
+# The kernels --------------------------------------------------------------------------------------
+
+native = pytest.mark.skipif(kernels() is None, reason="the kernels are not built")
+
+
+def both(batch, arms, eps=(0.4,), scales=(0.3, 0.7, 1.4), spreads=(0.02, 0.3, 0.6), noise=0.3):
+    grid = make_grid(arms, noise, eps, 0.15, scales, spreads, torch.device("cpu"))
+    return NativePosterior(grid, batch), ReferencePosterior(grid, batch)
+
+
+def same(fast, slow, uniforms, temperature=0.35):
+    """Equal probabilities, and equal arms but where a uniform number is at an edge."""
+    best = slow.best()
+    torch.testing.assert_close(fast.best(), best, atol=2e-5, rtol=1e-3)
+    chosen, expected = fast.draw(uniforms, temperature), slow.draw(uniforms, temperature)
+    edges = torch.softmax(best.clamp(min=1e-20).log() / temperature, 1).cumsum(1)
+    close = ((uniforms - edges).abs() < 1e-4).any(1)
+    assert torch.equal(chosen[~close], expected[~close])
+    return chosen
+
+
+@native
+@pytest.mark.parametrize("isa", kernels().instruction_sets() if kernels() else [])
+@pytest.mark.parametrize(
+    ("batch", "arms", "settings"),
+    [
+        (1, 1, {}), (1, 2, {}), (7, 5, {}), (5, 20, {}), (64, 3, {}),
+        (6, 4, {"eps": (0.0, 0.1, 0.2, 0.3, 0.4, 0.48)}),  # of which the first is soon ruled out
+        (6, 5, {"scales": (0.5,), "spreads": (0.1,)}),
+        (6, 5, {"scales": tuple(0.2 * i for i in range(1, 9)), "spreads": (0.02, 1.0)}),
+        (6, 5, {"eps": (0.0,), "noise": 1.0}), (6, 5, {"eps": (1.0,)}), (6, 5, {"noise": 0.05}),
+    ],
+)  # fmt: skip
+def test_the_kernels_do_what_the_reference_does(batch, arms, settings, isa):
+    """On 60 rewards of arms that each half of the time is drawn, or is the same again."""
+    draw = Rng(3).generator()
+    before = kernels().active()
+    kernels().use(isa)
+    try:
+        fast, slow = both(batch, arms, **settings)
+        means = draw.random((batch, arms))
+        for _ in range(60):
+            uniforms = torch.from_numpy(draw.random((batch, 1))).float()
+            actions = same(fast, slow, uniforms)
+            if draw.random() < 0.5:
+                actions = torch.from_numpy(draw.integers(0, arms, batch))
+            paid = means[range(batch), actions] + 0.3 * draw.standard_normal(batch)
+            paid += (draw.random(batch) < 0.4) * draw.normal(0.0, 1.5, batch)
+            rewards = torch.from_numpy(paid).float()
+            fast.observe(actions, rewards)
+            slow.observe(actions, rewards)
+        torch.testing.assert_close(fast.beliefs[..., :POINTS], slow.beliefs, atol=1e-4, rtol=1e-3)
+        assert (fast.beliefs[..., POINTS:] == 0).all()
+    finally:
+        kernels().use(before)
+
+
+@native
+@pytest.mark.parametrize("reward", [5.0, -40.0, 1e6, -3e38, math.inf])
+def test_a_reward_from_far_away_says_what_it_says_in_the_reference(reward):
+    fast, slow = both(2, 3)
+    for arm, paid in ((0, 0.9), (1, reward), (0, reward), (1, 0.2), (1, reward), (2, 0.4)):
+        for known in (fast, slow):
+            known.observe(torch.tensor([arm, 2]), torch.tensor([paid, 0.5]))
+        same(fast, slow, torch.tensor([[0.3], [0.8]]))
+    assert fast.best().isfinite().all()
+
+
+@native
+def test_what_is_not_a_number_stays_in_its_task():
+    fast, slow = both(3, 4)
+    for known in (fast, slow):
+        known.observe(torch.tensor([0, 1, 2]), torch.tensor([0.3, math.nan, 0.6]))
+        known.observe(torch.tensor([2, 1, 0]), torch.tensor([0.3, 0.1, 0.6]))
+    assert torch.equal(fast.best().isnan(), slow.best().isnan())
+    assert fast.best().isnan().any(1).tolist() == [False, True, False]
+    uniforms = torch.full((3, 1), 0.9)
+    assert torch.equal(fast.draw(uniforms, 0.35), slow.draw(uniforms, 0.35))
+
+
+@native
+def test_threads_and_the_batch_change_nothing():
+    found = []
+    for threads, parts in ((1, [range(11)]), (3, [range(11)]), (2, [range(1), range(1, 11)])):
+        torch.set_num_threads(threads)
+        draw = Rng(4).generator()
+        paid = torch.from_numpy(draw.normal(0.5, 0.8, (30, 11))).float()
+        arms = torch.from_numpy(draw.integers(0, 5, (30, 11)))
+        tasks = []
+        for part in parts:
+            known = both(len(part), 5)[0]
+            for t in range(30):
+                known.observe(arms[t, list(part)], paid[t, list(part)])
+            tasks.append(known.best())
+        found.append(torch.cat(tasks))
+    assert torch.equal(found[0], found[1]) and torch.equal(found[0], found[2])
+
+
+class Asked(MixtureTS):
+    """The same, but it is asked at every step."""
+
+    def act(self, obs):
+        return super().act(obs)
+
+
+@native
+@pytest.mark.parametrize("attack", [None, "uniform", "mirror"])
+@pytest.mark.parametrize("settings", [{}, {"eps": None, "temperature": 1.0}])
+def test_whole_episodes_are_what_the_loop_does(attack, settings):
+    env = make_env("bandit", horizon=60)
+    tasks = env.sample_tasks(9, Rng(1))
+    attacker = None if attack is None else ATTACKERS.create(attack)
+    config = MixtureTSConfig(**settings)
+    played, asked = (
+        rollout(env, tasks, kind(config), attacker, 0.4, rng=Rng(2)) for kind in (MixtureTS, Asked)
+    )
+    assert torch.equal(played.actions, asked.actions)
+    assert torch.equal(played.observed_rewards, asked.observed_rewards)
+    spent = MixtureTS(config)
+    rollout(env, tasks, spent, rng=Rng(2))
+    with pytest.raises(UserError, match="reset it first"):
+        spent.best()
+
+
+@native
+def test_the_kernels_refuse_what_does_not_fit():
+    fast, _ = both(2, 3)
+    for actions, rewards in (([0, 3], [0.1, 0.2]), ([0, -1], [0.1, 0.2]), ([0, 1], [0.1])):
+        with pytest.raises(ValueError, match="out of range|elements"):
+            fast.observe(torch.tensor(actions), torch.tensor(rewards))
+    line = torch.linspace(0, 1, 8)
+    with pytest.raises(ValueError, match="no grid"):
+        kernels().ArmMixture(2, 1, 0.3, line[:1], line[:1], line, line, line[:1])

@@ -15,7 +15,7 @@ LinUCB: ε, the noise and the prior, but nothing that a model does not learn in 
 from __future__ import annotations
 
 import math
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -23,6 +23,8 @@ from torch import Tensor
 from mithridate.agents.sampling import argmax_random_ties, sample
 from mithridate.config import Config, Fraction, NonNegativeFloat, Points, PositiveFloat, Temperature
 from mithridate.errors import UserError
+from mithridate.model.threads import kernel_threads
+from mithridate.native import ALIGNMENT, kernels
 from mithridate.registry import AGENTS
 from mithridate.rng import TaskStreams
 from mithridate.types import EnvSpec, Follows, Observation
@@ -71,6 +73,11 @@ class MixturePosterior:
     config: MixtureConfig
     follows: ClassVar[Follows] = {"eps": "eps", "noise_std": "noise_std"}
 
+    @property
+    def light(self) -> bool:
+        """In the kernels, PyTorch has little to do."""
+        return kernels() is not None
+
     def reset(self, spec: EnvSpec, batch: int, rng: TaskStreams) -> None:
         if spec.features is None or len(spec.features[0]) > 2:
             raise UserError(
@@ -82,6 +89,7 @@ class MixturePosterior:
         features = torch.tensor(spec.features, device=device)  # (A, D)
         line = c.prior_std * torch.linspace(-REACH, REACH, c.axis, device=device)
         weights = torch.cartesian_prod(*[line] * features.shape[1]).view(-1, features.shape[1])
+        self._features, self._weights = features, weights
         self._means = weights @ features.T  # (G, A): what each arm is worth for each weight
         prior = -0.5 * weights.square().sum(1) / c.prior_std**2  # (G,)
         self.logs = prior.repeat(batch, 1)
@@ -99,15 +107,51 @@ class MixturePosterior:
         self._log_share = share.log()
         arms = len(features)
         self._tables = prior.new_zeros(batch, arms, c.means, len(self._offsets))
+        """Log likelihoods; in the kernels offsets come first, and logarithms are to base 2."""
         self._said = prior.new_zeros(batch, arms, len(weights))  # of each arm, within `logs`
+        self._native = self._mixture() if self._in_kernels() else None
+
+    def _in_kernels(self) -> bool:
+        large = min(len(self._values), self.logs.shape[1]) >= ALIGNMENT
+        return self.logs.device.type == "cpu" and large and kernels() is not None
+
+    def _mixture(self) -> Any:
+        c, ratio = self.config, self._ratio()
+        clean, poisoned = math.log2(max(1 - c.eps, 1e-30)), math.log2(max(c.eps, 1e-30) / ratio)
+        return kernels().LinearMixture(
+            c.noise_std, ratio, clean, poisoned, self._values, self._offsets / c.noise_std,
+            self._log_share / math.log(2), self._below.int(), self._beyond, len(self._below),
+        )  # fmt: skip
+
+    def _ratio(self) -> float:
+        """Of a poisoned reward's standard deviation to the noise's."""
+        return math.hypot(self.config.noise_std, self.config.spread) / self.config.noise_std
+
+    def expected(self, rows: Tensor) -> Tensor:
+        """(B, K): what functions of the weights (K, G) are on average."""
+        if self._native is None:
+            return self.logs.softmax(1) @ rows.T
+        found = torch.empty(len(self.logs), len(rows))
+        kernels().expectations(self.logs, rows, found, rows.shape[1], kernel_threads())
+        return found
 
     def observe(
         self, obs: Observation, actions: Tensor, rewards: Tensor, next_obs: Observation
     ) -> None:
+        if self._native is None:
+            self._observe(actions, rewards)
+            return
+        self._native.observe(
+            self._tables, self._said, self.logs, actions.contiguous(),
+            rewards.float().contiguous(), kernel_threads(),
+        )  # fmt: skip
+
+    def _observe(self, actions: Tensor, rewards: Tensor) -> None:
+        """The reference."""
         c, arm = self.config, (self._rows, actions)
         away = (rewards[:, None] - self._values) / c.noise_std  # (B, M)
         clean = -0.5 * away.square() + math.log(max(1 - c.eps, 1e-30))
-        ratio = math.hypot(c.noise_std, c.spread) / c.noise_std
+        ratio = self._ratio()
         moved = (away[..., None] - self._offsets / c.noise_std) / ratio  # (B, M, O)
         poisoned = -0.5 * moved.square() + math.log(max(c.eps, 1e-30) / ratio)
         table = self._tables[arm] + torch.logaddexp(clean[..., None], poisoned)
@@ -127,10 +171,21 @@ class MixtureLinUCB(MixturePosterior):
     def __init__(self, config: MixtureLinUCBConfig | None = None) -> None:
         self.config: MixtureLinUCBConfig = config or MixtureLinUCBConfig()
 
+    def reset(self, spec: EnvSpec, batch: int, rng: TaskStreams) -> None:
+        super().reset(spec, batch, rng)
+        # Of the weights: what an arm is worth on average, and its square, follow from these.
+        w, d = self._weights.T, self._weights.shape[1]
+        self._moments = torch.cat([w, (w[:, None] * w).flatten(0, 1)])  # (D + D², G)
+        x = self._features
+        self._pairs = (x[:, :, None] * x[:, None, :]).view(-1, d * d)  # (A, D²)
+
     def act(self, obs: Observation) -> Tensor:
-        share = self.logs.softmax(1)  # (B, G)
-        mean = share @ self._means
-        variance = (share @ self._means.square() - mean.square()).clamp(min=0)
+        found = self.expected(self._moments)
+        d = self._features.shape[1]
+        first, second = found[:, :d], found[:, d:]
+        mean = (first[:, None] * self._features).sum(2)  # (B, A)
+        square = (second[:, None] * self._pairs).sum(2)
+        variance = (square - mean.square()).clamp(min=0)
         return argmax_random_ties(mean + self.config.width * variance.sqrt(), self._rng.uniform())
 
 
@@ -141,7 +196,12 @@ class MixtureLinTS(MixturePosterior):
     def __init__(self, config: MixtureLinTSConfig | None = None) -> None:
         self.config: MixtureLinTSConfig = config or MixtureLinTSConfig()
 
+    def reset(self, spec: EnvSpec, batch: int, rng: TaskStreams) -> None:
+        super().reset(spec, batch, rng)
+        best = self._means.argmax(1)  # (G,)
+        arms = torch.arange(self._means.shape[1], device=best.device)
+        self._best = (arms[:, None] == best).float()  # (A, G)
+
     def act(self, obs: Observation) -> Tensor:
-        arms = torch.zeros(len(self.logs), self._means.shape[1], device=self.logs.device)
-        arms.index_add_(1, self._means.argmax(1), self.logs.softmax(1))  # (B, A): which is best
+        arms = self.expected(self._best)  # (B, A): how probable it is that each is the best
         return sample(arms.log() / self.config.temperature, self._rng.uniform())

@@ -20,7 +20,9 @@ from mithridate.rng import Rng
 from mithridate.rollout import rollout
 from mithridate.types import Agent
 
-ALGORITHMS = ("ts", "rts", "ucb1", "crucb")
+ALGORITHMS = ("ts", "rts", "ucb1", "crucb", "mixture_ts")
+LINEAR = ("linucb", "mixture_linucb", "mixture_lin_ts", "posterior_oracle")
+"""Those for arms with features."""
 EPS, BUDGET = 0.4, 3.0
 LONG = 10.0
 """Seconds after which an agent is not timed again."""
@@ -42,13 +44,13 @@ def episodes(
     model: OneStreamModel, tasks: int, candidates: int, length: int, repetitions: int
 ) -> list[Episodes]:
     """Rollouts of `tasks` tasks, each with so many candidates of an attack."""
-    env = make_env("bandit", horizon=length)
-    sampled = env.sample_tasks(tasks, Rng(0)).repeat(candidates)
     attacker = make_attacker("swap", BUDGET)
     agents: dict[str, Agent] = {"in_context": InContextAgent(model)}
-    agents |= {name: AGENTS.create(name) for name in ALGORITHMS}
+    agents |= {name: AGENTS.create(name) for name in ALGORITHMS + LINEAR}
     found = []
     for name, agent in agents.items():
+        env = make_env("linear_bandit" if name in LINEAR else "bandit", horizon=length)
+        sampled = env.sample_tasks(tasks, Rng(0)).repeat(candidates)
         seconds, inside = [], []
         for i in range(repetitions + 1):  # the first is not measured, unless it says enough
             with timed_player() as spent:

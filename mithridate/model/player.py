@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -83,17 +85,28 @@ class NativePlayer:
     ) -> Played:  # fmt: skip
         """Episodes of all tasks, as many steps as `hit` (B, T) has: where the attacker's reward is
         seen. `noise` (B, T) is added to the rewards."""
-        steps = hit.shape[1]
-        taken, visited = torch.zeros(2, *hit.shape, dtype=torch.int64)
-        paid, proposed, observed = torch.zeros(3, *hit.shape)
-        a = attack
-        tables = (None,) * 5 if a is None else (a.shifts, a.edges, a.uniforms, a.spreads, a.normals)
-        finite = self._player.play(
-            _floats(world.rewards), _numbers(world.after), _optional(noise), hit.contiguous(),
-            *map(_optional, tables), _optional(uniforms), temperature,
-            taken, visited, paid, proposed, observed, steps, TOGETHER, kernel_threads(),
+        played, finite = run(
+            self._player.play, world, noise, hit, attack, after=_numbers(world.after),
+            luck=_optional(uniforms), temperature=temperature, together=TOGETHER,
         )  # fmt: skip
-        return Played(taken, visited, paid, proposed, observed, finite)
+        return replace(played, finite=finite)
+
+
+def run(
+    play: Callable[..., Any], world: WorldTables, noise: Tensor | None, hit: Tensor,
+    attack: AttackTables | None, **own: Any,
+) -> tuple[Played, Any]:  # fmt: skip
+    """Episodes by a loop of the kernels, which may have words of its `own`; and what it says."""
+    taken, visited = torch.zeros(2, *hit.shape, dtype=torch.int64)
+    paid, proposed, observed = torch.zeros(3, *hit.shape)
+    names = ("shifts", "edges", "uniforms", "spreads", "normals")
+    tables = {n: None if attack is None else _optional(getattr(attack, n)) for n in names}
+    said = play(
+        rewards=_floats(world.rewards), noise=_optional(noise), hit=hit.contiguous(), **tables,
+        taken=taken, visited=visited, paid=paid, proposed=proposed, observed=observed,
+        steps=hit.shape[1], threads=kernel_threads(), **own,
+    )  # fmt: skip
+    return Played(taken, visited, paid, proposed, observed), said
 
 
 def is_sound(player: object) -> bool:

@@ -17,13 +17,17 @@
 #include "trimmed.hpp"
 
 namespace nb = nanobind;
+using mithridate::Beliefs;
 using mithridate::Kernels;
+using mithridate::LinearGrid;
+using mithridate::Mixture;
 using mithridate::Shape;
 using mithridate::PADDING;
 using mithridate::Player;
 using mithridate::World;
 using Array = nb::ndarray<float, nb::c_contig, nb::device::cpu>;
 using Numbers = nb::ndarray<int64_t, nb::c_contig, nb::device::cpu>;
+using Places = nb::ndarray<int32_t, nb::c_contig, nb::device::cpu>;
 using Flags = nb::ndarray<bool, nb::c_contig, nb::device::cpu>;
 
 namespace {
@@ -216,6 +220,40 @@ void expect_below(const int64_t* numbers, size_t count, int64_t limit, const cha
       throw std::invalid_argument(std::string(name) + " are out of range");
 }
 
+// See World: of as many tasks as have rewards.
+World world_of(int states, int actions, int steps, const Array& rewards,
+               const std::optional<Numbers>& after, const std::optional<Array>& noise,
+               const Flags& hit, const std::optional<Array>& shifts,
+               const std::optional<Array>& edges, const std::optional<Array>& uniforms,
+               const std::optional<Array>& spreads, const std::optional<Array>& normals,
+               const Numbers& taken, const Numbers& visited, const Array& paid,
+               const Array& proposed, const Array& observed) {
+  if (steps < 1) throw std::invalid_argument("there are no steps");
+  const size_t pairs = size_t(states) * actions, B = rewards.size() / pairs;
+  const size_t all = B * steps, entries = B * pairs;
+  expect(rewards, entries, "rewards"), expect(hit, all, "hit");
+  expect(taken, all, "taken"), expect(visited, all, "visited"), expect(paid, all, "paid");
+  expect(proposed, all, "proposed"), expect(observed, all, "observed");
+  const size_t choices = shifts && entries ? shifts->size() / entries : 1;
+  if (bool(edges) != bool(uniforms) || bool(spreads) != bool(normals) || (edges && !shifts) ||
+      (spreads && !shifts) || (!edges && choices != 1))
+    throw std::invalid_argument("an attack's tables do not go together");
+  World world{steps, states, actions, int(choices)};
+  world.rewards = rewards.data();
+  world.after = data(after, pairs, "after");
+  if (world.after) expect_below(world.after, pairs, states, "states that are led to");
+  world.noise = data(noise, all, "noise");
+  world.hit = hit.data();
+  world.shifts = data(shifts, entries * choices, "shifts");
+  world.edges = data(edges, entries * (choices - 1), "edges");
+  world.uniforms = data(uniforms, all, "uniforms");
+  world.spreads = data(spreads, entries, "spreads");
+  world.normals = data(normals, all, "normals");
+  world.taken = taken.data(), world.visited = visited.data(), world.paid = paid.data();
+  world.proposed = proposed.data(), world.observed = observed.data();
+  return world;
+}
+
 // A model that plays, copied as it is now.
 class NativePlayer {
  public:
@@ -288,33 +326,15 @@ class NativePlayer {
             float temperature, const Numbers& taken, const Numbers& visited, const Array& paid,
             const Array& proposed, const Array& observed, int steps, int together,
             int threads) const {
-    const size_t S = size_t(std::max(player_.states, 1)), A = size_t(player_.actions);
-    const size_t B = rewards.size() / (S * A), all = B * steps, entries = B * S * A;
-    if (steps < 1 || steps > player_.shape.positions || together < 1)
+    if (steps > player_.shape.positions || together < 1)
       throw std::invalid_argument("more steps than the model has positions");
-    expect(rewards, entries, "rewards"), expect(hit, all, "hit");
-    expect(taken, all, "taken"), expect(visited, all, "visited"), expect(paid, all, "paid");
-    expect(proposed, all, "proposed"), expect(observed, all, "observed");
-    const size_t choices = shifts && entries ? shifts->size() / entries : 1;
-    if (bool(edges) != bool(uniforms) || bool(spreads) != bool(normals) ||
-        (edges && !shifts) || (spreads && !shifts) || (!edges && choices != 1))
-      throw std::invalid_argument("an attack's tables do not go together");
     if (player_.states && !after) throw std::invalid_argument("states lead nowhere");
     if (!luck && temperature != 0.0f) throw std::invalid_argument("there is nothing to draw by");
-    World world{steps, int(S), int(A), int(choices)};
-    world.rewards = rewards.data();
-    world.after = data(after, S * A, "after");
-    if (world.after) expect_below(world.after, S * A, int64_t(S), "states that are led to");
-    world.noise = data(noise, all, "noise");
-    world.hit = hit.data();
-    world.shifts = data(shifts, entries * choices, "shifts");
-    world.edges = data(edges, entries * (choices - 1), "edges");
-    world.uniforms = data(uniforms, all, "uniforms");
-    world.spreads = data(spreads, entries, "spreads");
-    world.normals = data(normals, all, "normals");
-    world.taken = taken.data(), world.visited = visited.data(), world.paid = paid.data();
-    world.proposed = proposed.data(), world.observed = observed.data();
-    const float* drawn = data(luck, all, "luck");
+    const World world = world_of(std::max(player_.states, 1), player_.actions, steps, rewards, after,
+                                 noise, hit, shifts, edges, uniforms, spreads, normals, taken,
+                                 visited, paid, proposed, observed);
+    const size_t B = hit.size() / steps;
+    const float* drawn = data(luck, B * steps, "luck");
     nb::gil_scoped_release release;
     return active->play(player_, world, int(B), drawn, temperature, together, threads);
   }
@@ -329,6 +349,136 @@ class NativePlayer {
   std::list<std::vector<float>> kept_;
   std::vector<float> transposed_, head_, bias_;
 };
+
+// The grid of a mixture, copied; see Mixture.
+class ArmMixture {
+ public:
+  ArmMixture(int arms, int every, float noise, const Array& eps, const Array& widths,
+             const Array& means, const Array& places, const Array& share) {
+    if (arms < 1 || every < 1 || means.size() < PADDING || places.size() < means.size())
+      throw std::invalid_argument("this is no grid");
+    const int offsets = int(places.size() - means.size()) / every + 1;
+    m_ = {arms, int(eps.size()), int(widths.size()), int(share.size()) / offsets,
+          int(means.size()), offsets, every, noise};
+    expect(places, size_t(m_.points) + size_t(every) * (offsets - 1), "places");
+    expect(share, size_t(m_.scales) * offsets, "share");
+    m_.eps = copy(eps), m_.widths = copy(widths), m_.means = copy(means);
+    m_.places = copy(places), m_.share = copy(share);
+  }
+  ArmMixture(const ArmMixture&) = delete;
+
+  void observe(const Array& tables, const Array& most, const Array& beliefs, const Array& below,
+               const Array& evidence, const Numbers& actions, const Array& rewards,
+               int threads) const {
+    const size_t B = actions.size();
+    const Beliefs s = known(B, &tables, most, beliefs, below, evidence);
+    expect(rewards, B, "rewards");
+    expect_below(actions.data(), B, m_.arms, "actions");
+    nb::gil_scoped_release release;
+    active->mixture_observe(m_, s, long(B), actions.data(), rewards.data(), threads);
+  }
+
+  void best(const Array& most, const Array& beliefs, const Array& below, const Array& evidence,
+            const Array& found, int threads) const {
+    const size_t B = found.size() / m_.arms;
+    const Beliefs s = known(B, nullptr, most, beliefs, below, evidence);
+    expect(found, B * m_.arms, "found");
+    nb::gil_scoped_release release;
+    active->mixture_best(m_, s, long(B), found.data(), threads);
+  }
+
+  void act(const Array& most, const Array& beliefs, const Array& below, const Array& evidence,
+           const Array& uniforms, float temperature, const Numbers& actions, int threads) const {
+    const size_t B = actions.size();
+    const Beliefs s = known(B, nullptr, most, beliefs, below, evidence);
+    expect(uniforms, B, "uniforms");
+    nb::gil_scoped_release release;
+    active->mixture_act(m_, s, long(B), uniforms.data(), temperature, actions.data(), threads);
+  }
+
+  // Whole episodes, as Player::play. Whoever draws its arms by `luck` (B, T) knows nothing at first.
+  void play(const Array& rewards, const std::optional<Array>& noise, const Flags& hit,
+            const std::optional<Array>& shifts, const std::optional<Array>& edges,
+            const std::optional<Array>& uniforms, const std::optional<Array>& spreads,
+            const std::optional<Array>& normals, const Array& luck, float temperature,
+            const Numbers& taken, const Numbers& visited, const Array& paid, const Array& proposed,
+            const Array& observed, int steps, int threads) const {
+    const World world = world_of(1, m_.arms, steps, rewards, std::nullopt, noise, hit, shifts, edges,
+                                 uniforms, spreads, normals, taken, visited, paid, proposed,
+                                 observed);
+    expect(luck, hit.size(), "luck");
+    nb::gil_scoped_release release;
+    active->mixture_play(m_, world, long(hit.size()) / steps, luck.data(), temperature, threads);
+  }
+
+ private:
+  Beliefs known(size_t B, const Array* tables, const Array& most, const Array& beliefs,
+                const Array& below, const Array& evidence) const {
+    const size_t arms = B * m_.arms, kinds = arms * m_.shares * m_.scales;
+    if (tables)
+      expect(*tables, arms * m_.shares * m_.spreads * m_.points * m_.offsets, "tables");
+    expect(most, arms, "most"), expect(evidence, kinds, "evidence");
+    expect(beliefs, kinds * m_.padded(), "beliefs"), expect(below, kinds * m_.padded(), "below");
+    return {tables ? tables->data() : nullptr, most.data(), beliefs.data(), below.data(),
+            evidence.data()};
+  }
+
+  const float* copy(const Array& a) {
+    kept_.emplace_back(a.data(), a.data() + a.size());
+    return kept_.back().data();
+  }
+
+  Mixture m_{};
+  std::list<std::vector<float>> kept_;
+};
+
+// The grid of a mixture with features, copied; see LinearGrid.
+class LinearMixture {
+ public:
+  LinearMixture(float noise, float ratio, float log_clean, float log_poisoned, const Array& grid,
+                const Array& moves, const Array& log_share, const Places& below,
+                const Array& beyond, int arms)
+      : grid_(copied(grid)), moves_(copied(moves)), log_share_(copied(log_share)),
+        beyond_(copied(beyond)), below_(below.data(), below.data() + below.size()) {
+    const size_t M = grid.size(), O = moves.size(), G = arms > 0 ? below.size() / arms : 0;
+    if (M < PADDING || O < 1 || G < PADDING) throw std::invalid_argument("this is no grid");
+    expect(below, G * arms, "below"), expect(beyond, G * arms, "beyond");
+    expect(log_share, O, "log_share");
+    for (const int32_t place : below_)
+      if (place < 0 || size_t(place) + 1 >= M) throw std::invalid_argument("places out of range");
+    m_ = {arms, int(M), int(O), long(G), noise, ratio, log_clean, log_poisoned, grid_.data(),
+          moves_.data(), log_share_.data(), below_.data(), beyond_.data()};
+  }
+  LinearMixture(const LinearMixture&) = delete;
+
+  void observe(const Array& tables, const Array& said, const Array& logs, const Numbers& actions,
+               const Array& rewards, int threads) const {
+    const size_t B = actions.size(), arms = B * m_.arms;
+    expect(tables, arms * m_.offsets * m_.values, "tables");
+    expect(said, arms * m_.points, "said"), expect(logs, B * m_.points, "logs");
+    expect(rewards, B, "rewards");
+    expect_below(actions.data(), B, m_.arms, "actions");
+    nb::gil_scoped_release release;
+    active->linear_observe(m_, tables.data(), said.data(), logs.data(), long(B), actions.data(),
+                           rewards.data(), threads);
+  }
+
+ private:
+  static std::vector<float> copied(const Array& a) { return {a.data(), a.data() + a.size()}; }
+
+  LinearGrid m_{};
+  std::vector<float> grid_, moves_, log_share_, beyond_;
+  std::vector<int32_t> below_;
+};
+
+void expectations(const Array& logs, const Array& rows, const Array& found, long points,
+                  int threads) {
+  if (points < PADDING) throw std::invalid_argument("this is no grid");
+  const size_t B = logs.size() / points, K = rows.size() / points;
+  expect(logs, B * points, "logs"), expect(rows, K * points, "rows"), expect(found, B * K, "found");
+  nb::gil_scoped_release release;
+  active->expectations(long(B), points, int(K), logs.data(), rows.data(), found.data(), threads);
+}
 
 void choose(const Array& logits, const std::optional<Array>& uniforms, float temperature,
             const Numbers& actions) {
@@ -365,6 +515,22 @@ NB_MODULE(_kernels, m) {
            nb::arg("y"), nb::arg("n"), nb::arg("capacity"), nb::arg("threads"));
   m.def("choose", &choose, nb::arg("logits"), nb::arg("uniforms").none(), nb::arg("temperature"),
         nb::arg("actions"));
+  m.def("expectations", &expectations);
+  nb::class_<LinearMixture>(m, "LinearMixture")
+      .def(nb::init<float, float, float, float, const Array&, const Array&, const Array&,
+                    const Places&, const Array&, int>())
+      .def("observe", &LinearMixture::observe);
+  nb::class_<ArmMixture>(m, "ArmMixture")
+      .def(nb::init<int, int, float, const Array&, const Array&, const Array&, const Array&,
+                    const Array&>())
+      .def("observe", &ArmMixture::observe)
+      .def("best", &ArmMixture::best)
+      .def("act", &ArmMixture::act)
+      .def("play", &ArmMixture::play, nb::arg("rewards"), nb::arg("noise").none(), nb::arg("hit"),
+           nb::arg("shifts").none(), nb::arg("edges").none(), nb::arg("uniforms").none(),
+           nb::arg("spreads").none(), nb::arg("normals").none(), nb::arg("luck"),
+           nb::arg("temperature"), nb::arg("taken"), nb::arg("visited"), nb::arg("paid"),
+           nb::arg("proposed"), nb::arg("observed"), nb::arg("steps"), nb::arg("threads"));
   nb::class_<NativePlayer>(m, "Player")
       .def(nb::init<const Array&, int, int, int, int, const Array&, const Array&, const Array&,
                     const std::optional<Array>&, const std::optional<Array>&, const Array&,

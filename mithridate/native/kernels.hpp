@@ -31,6 +31,42 @@ struct Player {
 
 constexpr int PADDING = 16;
 
+// Bayes' rule for arms that may be poisoned, on a grid: what is the same for all tasks. A row of a
+// belief has the G points, and zeros up to a multiple of PADDING. `points` is at least PADDING.
+struct Mixture {
+  int arms, shares, spreads, scales, points, offsets, every;  // A, E, R, W, G, O
+  float noise;
+  const float *eps, *widths;    // (E,), (R,)
+  const float *means, *places;  // (G,), (G + every · (O - 1),): all means, and all means + offsets
+  const float* share;           // (W, O): how probable an offset is
+
+  // Floats of an arm's table, and of its beliefs.
+  long table() const { return long(shares) * spreads * points * offsets; }
+  long belief() const { return long(shares) * scales * padded(); }
+  int padded() const { return (points + PADDING - 1) / PADDING * PADDING; }
+};
+
+// What is known of B tasks.
+struct Beliefs {
+  float* tables;    // (B, A, E, O, R, G): likelihoods, up to a factor for each task and arm …
+  float* most;      // (B, A): … and the largest of them
+  float* beliefs;   // (B, A, E · W, padded): of an arm's mean
+  float* below;     // the same, added up: how probable it is that the mean is less
+  float* evidence;  // (B, A, E · W)
+};
+
+// The same for arms with features: G weights, M values of an arm's mean, O offsets. Logarithms are those
+// to base 2.
+struct LinearGrid {
+  int arms, values, offsets;
+  long points;
+  float noise, ratio, log_clean, log_poisoned;  // ratio: of a poisoned reward's spread to the noise
+  const float* grid;                 // (M,)
+  const float *moves, *log_share;    // (O,): offsets in units of the noise, how probable they are
+  const int32_t* below;              // (A, G): between which values an arm's mean is, this and the next, …
+  const float* beyond;               // (A, G): … and how far from the first, 0 to 1
+};
+
 struct Kernels {
   const char* name;
 
@@ -85,6 +121,26 @@ struct Kernels {
 
   // Weights laid out for the products of `forward` and `decode`: Shape::size() floats.
   void (*transpose)(const Shape&, const float* weights, float* transposed);
+
+  // One reward (B,) of one arm (B,) of each task; how probable each arm is the best one, (B, A); and arms
+  // (B,) drawn with these probabilities, sharpened, by uniforms (B,).
+  void (*mixture_observe)(const Mixture&, const Beliefs&, long B, const int64_t* actions,
+                          const float* rewards, int threads);
+  void (*mixture_best)(const Mixture&, const Beliefs&, long B, float* best, int threads);
+  void (*mixture_act)(const Mixture&, const Beliefs&, long B, const float* uniforms,
+                      float temperature, int64_t* actions, int threads);
+
+  // Whole episodes of B tasks of which nothing is known, with uniforms (B, T).
+  void (*mixture_play)(const Mixture&, const World&, long B, const float* uniforms,
+                       float temperature, int threads);
+
+  // Tables (B, A, O, M), what each arm has said of the weights (B, A, G), and all of them (B, G).
+  void (*linear_observe)(const LinearGrid&, float* tables, float* said, float* logs, long B,
+                         const int64_t* actions, const float* rewards, int threads);
+
+  // (B, K): rows (K, G) weighted by softmax(logs), logs (B, G) with G at least PADDING.
+  void (*expectations)(long B, long G, int K, const float* logs, const float* rows, float* found,
+                       int threads);
 };
 
 const Kernels* portable_kernels();

@@ -2,6 +2,8 @@
 // MITHRIDATE_VW set accordingly.
 #include <algorithm>
 
+#include "linear_grid.hpp"
+#include "mixture.hpp"
 #include "player.hpp"
 
 namespace mithridate::MITHRIDATE_ISA {
@@ -200,7 +202,13 @@ const Kernels table = {MITHRIDATE_STRING(MITHRIDATE_ISA),
                        play,
                        cross_entropy,
                        multiply_add,
-                       transpose_weights};
+                       transpose_weights,
+                       mixture_observe_all,
+                       mixture_best_all,
+                       mixture_act_all,
+                       mixture_play_all,
+                       linear_observe_all,
+                       expectations};
 
 }  // namespace mithridate::MITHRIDATE_ISA
 

@@ -1,0 +1,209 @@
+"""What `mixture_ts` knows of its arms, on a grid: in PyTorch, and the same in the kernels."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor
+
+from mithridate.agents.sampling import sample
+from mithridate.model.player import Played, run
+from mithridate.model.threads import kernel_threads
+from mithridate.native import ALIGNMENT, kernels
+from mithridate.tables import AttackTables, WorldTables
+
+POINTS = 51
+"""Values of an arm's mean that are told apart, 0 to 1."""
+EVERY = 6
+"""Offsets are told apart in so many steps of the grid of means: 0.12."""
+FARTHEST = 26
+"""The largest offset, in these units: 3.12."""
+OFFSETS = 2 * FARTHEST + 1
+TINY = 1e-20
+
+
+@dataclass(frozen=True)
+class Grid:
+    """What is the same for all tasks: E shares ε, R spreads, W scales, G means, O offsets."""
+
+    arms: int
+    noise: float
+    eps: Tensor
+    """(E,)"""
+    widths: Tensor
+    """(R,): standard deviations of poisoned rewards."""
+    means: Tensor
+    """(G,)"""
+    places: Tensor
+    """Every mean + offset."""
+    share: Tensor
+    """(W, O): how probable an offset is."""
+
+    @property
+    def kinds(self) -> int:
+        """Pairs of ε and w."""
+        return len(self.eps) * len(self.share)
+
+    def table(self) -> int:
+        """Numbers of one arm's table."""
+        return len(self.eps) * len(self.widths) * POINTS * OFFSETS
+
+
+def make_grid(
+    arms: int, noise: float, eps: Sequence[float], untouched: float, scales: Sequence[float],
+    spreads: Sequence[float], device: torch.device,
+) -> Grid:  # fmt: skip
+    step = 1 / (POINTS - 1)
+    places = torch.arange(-EVERY * FARTHEST, POINTS + EVERY * FARTHEST, device=device)
+    offsets = EVERY * step * torch.arange(-FARTHEST, FARTHEST + 1, device=device)  # (O,)
+    slab = (-0.5 * (offsets / torch.tensor(scales, device=device)[:, None]) ** 2).softmax(1)
+    return Grid(
+        arms=arms,
+        noise=noise,
+        eps=torch.tensor(eps, device=device),
+        widths=(torch.tensor(spreads, device=device).square() + noise**2).sqrt(),
+        means=step * torch.arange(POINTS, device=device),
+        places=step * places,
+        share=untouched * (offsets == 0).float() + (1 - untouched) * slab,
+    )
+
+
+class Posterior(Protocol):
+    """Of B tasks."""
+
+    def observe(self, actions: Tensor, rewards: Tensor) -> None:
+        """One reward of one arm of each task, (B,) each."""
+        ...
+
+    def best(self) -> Tensor:
+        """(B, A): how probable it is that each arm is the best one."""
+        ...
+
+    def draw(self, uniforms: Tensor, temperature: float) -> Tensor:
+        """(B,): arms, drawn with these probabilities, sharpened, by uniforms (B, 1)."""
+        ...
+
+
+def make_posterior(grid: Grid, batch: int) -> Posterior:
+    if grid.means.device.type == "cpu" and kernels() is not None:
+        return NativePosterior(grid, batch)
+    return ReferencePosterior(grid, batch)
+
+
+class ReferencePosterior:
+    def __init__(self, grid: Grid, batch: int) -> None:
+        device = grid.means.device
+        self._grid, self._rows = grid, torch.arange(batch, device=device)
+        size = (batch, grid.arms, len(grid.eps), len(grid.widths), POINTS, OFFSETS)
+        self._tables = torch.ones(size, device=device)
+        """(B, A, E, R, G, O): likelihoods, up to a factor for each task and arm."""
+        self.beliefs = torch.ones(batch, grid.arms, grid.kinds, POINTS, device=device) / POINTS
+        """(B, A, E·W, G): of each arm's mean, given ε and w."""
+        self._evidence = torch.zeros(batch, grid.arms, grid.kinds, device=device)
+
+    def observe(self, actions: Tensor, rewards: Tensor) -> None:
+        arm, grid = (self._rows, actions), self._grid
+        clean = _density(rewards, grid.means, grid.widths.new_tensor([grid.noise]))
+        moved = _density(rewards, grid.places, grid.widths)  # (B, R, mean + offset)
+        # Of the mean g and the offset o, the value at g + EVERY · o: a view, and no copy.
+        strides = (moved.stride(0), moved.stride(1), moved.stride(2), EVERY * moved.stride(2))
+        shape = (len(rewards), moved.shape[1], POINTS, OFFSETS)
+        moved = moved.as_strided(shape, strides)[:, None]  # (B, 1, R, G, O)
+        eps = grid.eps[:, None, None, None]
+        table = self._tables[arm] * ((1 - eps) * clean[:, None, :, :, None] + (eps * moved + TINY))
+        most = table.flatten(1).amax(1)
+        table = table / most[:, None, None, None, None]
+        self._tables[arm] = table
+        belief = (table.sum(2) @ grid.share.T).transpose(2, 3).flatten(1, 2)  # (B, E·W, G)
+        total = belief.sum(2)
+        # The factors are the same for all ε and w, and so is what they add here.
+        self._evidence[arm] = total.clamp(min=TINY).log()
+        self.beliefs[arm] = belief / total.clamp(min=TINY)[..., None]
+
+    def best(self) -> Tensor:
+        weights = self._evidence.sum(1).softmax(1)  # (B, E·W)
+        below = self.beliefs.cumsum(3) - 0.5 * self.beliefs  # (B, A, E·W, G)
+        logs = below.clamp(min=TINY).log()
+        others = (logs.sum(1, keepdim=True) - logs).exp()
+        wins = (self.beliefs * others).sum(3)  # (B, A, E·W)
+        # What has been ruled out altogether has no wins to share out.
+        wins = wins / wins.sum(1, keepdim=True).clamp(min=TINY)
+        return (wins * weights[:, None]).sum(2)
+
+    def draw(self, uniforms: Tensor, temperature: float) -> Tensor:
+        return sample(self.best().clamp(min=TINY).log() / temperature, uniforms)
+
+
+def _density(rewards: Tensor, values: Tensor, widths: Tensor) -> Tensor:
+    """(B, widths, values): of the rewards, up to a factor."""
+    away = (rewards[:, None, None] - values) / widths[:, None]
+    density: Tensor = (-0.5 * away.square()).exp() / widths[:, None]
+    return density
+
+
+class NativePosterior:
+    """The table of an arm is (E, O, R, G) here, and a belief's row has zeros after its G points.
+    By default a task of 5 arms takes 170 kB. Where whole episodes are played, each thread has one
+    task at a time."""
+
+    def __init__(self, grid: Grid, batch: int) -> None:
+        self._mixture = kernels().ArmMixture(
+            grid.arms, EVERY, grid.noise, grid.eps, grid.widths, grid.means, grid.places, grid.share
+        )
+        self._tables = torch.ones(()).expand(batch, grid.arms, grid.table())  # room when needed
+        self._most = torch.ones(batch, grid.arms)
+        room = -(-POINTS // ALIGNMENT) * ALIGNMENT
+        self.beliefs = torch.zeros(batch, grid.arms, grid.kinds, room)
+        self.beliefs[..., :POINTS] = torch.ones(POINTS) / POINTS
+        self._below = torch.zeros_like(self.beliefs)
+        self._below[..., :POINTS] = (torch.arange(POINTS) + 0.5) / POINTS
+        self._evidence = torch.zeros(batch, grid.arms, grid.kinds)
+
+    def _known(self) -> tuple[Tensor, ...]:
+        return self._most, self.beliefs, self._below, self._evidence
+
+    def observe(self, actions: Tensor, rewards: Tensor) -> None:
+        rewards = rewards.float().contiguous()
+        self._tables = self._tables.contiguous()
+        self._mixture.observe(
+            self._tables, *self._known(), actions.contiguous(), rewards, kernel_threads()
+        )
+
+    def best(self) -> Tensor:
+        found = torch.empty_like(self._most)
+        self._mixture.best(*self._known(), found, kernel_threads())
+        return found
+
+    def draw(self, uniforms: Tensor, temperature: float) -> Tensor:
+        actions = torch.empty(len(uniforms), dtype=torch.int64)
+        uniforms = uniforms.contiguous()
+        self._mixture.act(*self._known(), uniforms, temperature, actions, kernel_threads())
+        return actions
+
+    def player(self) -> MixturePlayer:
+        return MixturePlayer(self._mixture)
+
+
+class MixturePlayer:
+    """Plays whole episodes in the kernels, and knows nothing at the beginning of each."""
+
+    def __init__(self, mixture: Any) -> None:
+        self._mixture = mixture
+
+    def play(
+        self, world: WorldTables, noise: Tensor | None, hit: Tensor, attack: AttackTables | None,
+        uniforms: Tensor, temperature: float,
+    ) -> Played:  # fmt: skip
+        """See `NativePlayer.play`."""
+        luck = uniforms.contiguous()
+        play = self._mixture.play
+        return run(play, world, noise, hit, attack, luck=luck, temperature=temperature)[0]
+
+
+def is_sound(player: object) -> bool:
+    """Whether it is this player, and what it plays with is the kernels'."""
+    ours = type(player) is MixturePlayer and vars(player).keys() == {"_mixture"}
+    return ours and type(vars(player)["_mixture"]) is kernels().ArmMixture
