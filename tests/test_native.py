@@ -12,8 +12,10 @@ from mithridate.envs import make_env
 from mithridate.model import dispatch
 from mithridate.model.attention import causal
 from mithridate.model.cache import KVCache
+from mithridate.model.layouts import make_model
 from mithridate.model.loss import linear_cross_entropy
 from mithridate.model.one_stream import OneStreamModel
+from mithridate.model.query_first import QueryFirstModel
 from mithridate.model.transformer import Transformer
 from mithridate.native import kernels
 from mithridate.rng import Rng
@@ -244,6 +246,79 @@ def test_cross_entropy_refuses_a_label_out_of_range():
     head = torch.nn.Linear(16, 3)
     with pytest.raises(ValueError, match="label 3 is out of range"):
         linear_cross_entropy(torch.zeros(2, 16), head, torch.tensor([0, 3]))
+
+
+def learning_model(layout, **sizes):
+    """Its environment and it, with weights that make attention far from uniform."""
+    env = make_env("darkroom2" if layout == "query first" else layout, horizon=60)
+    make = QueryFirstModel if layout == "query first" else make_model
+    model = make(ModelConfig(**sizes), env.spec)
+    model.initialise(generator())
+    with torch.no_grad():
+        for p in model.parameters():
+            p.add_(0.1 * torch.randn(p.shape, generator=generator(1)))
+    return env, model
+
+
+def loss_and_gradients(model, contexts, loss):
+    model.zero_grad()
+    value = loss(contexts)
+    (0.7 * value).backward()
+    return [value.detach(), *(p.grad for p in model.parameters() if p.grad is not None)]
+
+
+@pytest.mark.usefixtures("threads")
+@pytest.mark.parametrize("layout", ["bandit", "darkroom2", "query first"])
+@pytest.mark.parametrize(("layers", "heads", "width"), [(3, 4, 32), (1, 2, 16), (2, 3, 48)])
+@pytest.mark.parametrize(("batch", "length"), [(1, 1), (40, 3), (5, 16), (3, 60)])
+def test_loss_in_one_pass(layout, layers, heads, width, batch, length):
+    env, model = learning_model(layout, layers=layers, heads=heads, width=width)
+    data = env.sample_contexts(env.sample_tasks(batch, Rng(0)), length, Rng(1))
+    ours = loss_and_gradients(model, data, model.loss)
+
+    def plainly(contexts):
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(dispatch, "_plain", lambda x: False)
+            assert not model.transformer.in_kernels
+            return model.loss(contexts)
+
+    expected = loss_and_gradients(model, data, plainly)
+    assert len(ours) == len(expected) > 10
+    for got, wanted in zip(ours, expected, strict=True):
+        assert relative_error(got, wanted) < 1e-4 or (got - wanted).abs().max() < 1e-6
+
+
+@pytest.mark.parametrize("name", ["bandit", "darkroom2"])
+def test_the_loss_does_not_depend_on_the_number_of_threads(name):
+    env, model = learning_model(name)
+    data = env.sample_contexts(env.sample_tasks(37, Rng(0)), 50, Rng(1))
+
+    def run(threads):
+        torch.set_num_threads(threads)
+        return loss_and_gradients(model, data, model.loss)
+
+    alone = run(1)
+    for threads in (2, 5):
+        assert all(torch.equal(a, b) for a, b in zip(run(threads), alone, strict=True))
+
+
+@pytest.mark.parametrize("field", ["actions", "labels"])
+@pytest.mark.parametrize("wrong", [-1, 5])
+def test_the_loss_refuses_what_is_out_of_range(field, wrong):
+    env, model = learning_model("bandit")
+    data = env.sample_contexts(env.sample_tasks(2, Rng(0)), 4, Rng(1))
+    getattr(data, field)[1, 2] = wrong
+    with pytest.raises(ValueError, match=f"{field} are out of range"):
+        model.loss(data)
+
+
+def test_the_loss_without_gradients_is_the_same():
+    env, model = learning_model("bandit")
+    data = env.sample_contexts(env.sample_tasks(3, Rng(0)), 40, Rng(1))
+    with torch.no_grad():
+        value = model.loss(data)
+    assert not value.requires_grad
+    assert value.item() == pytest.approx(model.loss(data).item(), rel=1e-6)
 
 
 # Decoding ----------------------------------------------------------------------------------

@@ -17,7 +17,7 @@ from mithridate.stage_config import AdversarialConfig, PretrainConfig
 from mithridate.training.adversarial import AdversarialTraining
 from mithridate.training.pretrain import Pretraining
 
-FUNCTIONS = ("forward", "backward", "cross_entropy")
+FUNCTIONS = ("learn",)
 """The kernels that training calls, besides those that play episodes."""
 
 

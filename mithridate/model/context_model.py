@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from mithridate.config import ModelConfig
+from mithridate.model.dispatch import NativeLoss
 from mithridate.model.loss import linear_cross_entropy
 from mithridate.model.player import NativePlayer
 from mithridate.model.threads import left_to_kernels
@@ -53,7 +54,20 @@ class ContextModel(nn.Module, ABC):
     def loss(self, contexts: Contexts) -> Tensor:
         """Cross-entropy to the labels, averaged over all prefixes."""
         with left_to_kernels(self.in_kernels):
+            if torch.is_grad_enabled() and self.transformer.in_kernels:
+                return self._native_loss(contexts, *self.for_kernels(contexts))
             return linear_cross_entropy(self.hidden(contexts), self.head, contexts.labels)
+
+    def _native_loss(
+        self, contexts: Contexts, tokens: Tensor, transitions: tuple[Tensor, Tensor] | None = None
+    ) -> Tensor:
+        return NativeLoss.apply(  # type: ignore[no-untyped-call,no-any-return]
+            tokens, transitions, contexts.labels, self.streams, self.config,
+            self.head.weight, self.head.bias, *self.transformer.parameters(),
+        )  # fmt: skip
+
+    streams = 1
+    """Of tokens: context, and perhaps queries."""
 
     has_player = False
     """Whether the kernels have this layout."""
@@ -63,8 +77,20 @@ class ContextModel(nn.Module, ABC):
         return None
 
     @abstractmethod
+    def tokens(self, contexts: Contexts) -> Tensor:
+        """What the transformer reads: (B, T + 1, D), or twice as many with two streams."""
+
+    def for_kernels(self, contexts: Contexts) -> tuple[Any, ...]:
+        """The same, or what it is made of, as NativeLoss takes it."""
+        return (self.tokens(contexts),)
+
     def hidden(self, contexts: Contexts) -> Tensor:
         """What the head reads: (B, T + 1, D)."""
+        tokens = self.tokens(contexts)
+        if self.streams == 2:
+            return self.transformer.two_streams(*tokens.chunk(2, 1))
+        hidden: Tensor = self.transformer(tokens)
+        return hidden
 
     @abstractmethod
     def begin_at(self, batch: int, obs: Observation) -> tuple[Any, Tensor]:

@@ -104,6 +104,49 @@ class NativeTransformer(torch.autograd.Function):
         return dx, d_weights, None, None
 
 
+class NativeLoss(torch.autograd.Function):
+    """Transformer, linear head and cross-entropy, forward and backward in one pass."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, tokens: Tensor, transitions: tuple[Tensor, Tensor] | None, labels: Tensor,
+        streams: int, config: ModelConfig, head: Tensor, bias: Tensor, *parameters: Tensor,
+    ) -> Tensor:  # fmt: skip
+        """The mean loss over labels (B, T). Tokens (B, N, D), as NativeTransformer takes them; or,
+        if there are transitions (actions and rewards, (B, T - 1) each), the rows that tokens are
+        sums of, (A + 2, D): the first token, what a reward of 1 adds, and each action.
+        Parameters: the Transformer's, in their order."""
+        weights = torch.cat([p.detach().reshape(-1) for p in parameters])
+        tokens = tokens.detach().contiguous()
+        padded = -(-len(bias) // ALIGNMENT) * ALIGNMENT
+        sizes = [len(weights), head.numel(), tokens.numel() if transitions else 0, padded]
+        gradients = weights.new_empty(sum(sizes))
+        d_weights, d_head, d_rows, d_bias = torch.split(gradients, sizes)
+        if transitions:
+            d_tokens = d_rows.view_as(tokens)
+            given = (None, None, tokens, *(t.contiguous() for t in transitions))
+        else:
+            d_tokens = torch.empty_like(tokens)
+            given = (tokens, d_tokens, None, None, None)
+        loss = kernels().learn(
+            weights, *given, head.detach().contiguous(), bias.detach(), labels.contiguous(),
+            gradients, *shape_of(weights, config), *labels.shape, streams, kernel_threads(),
+        )  # fmt: skip
+        parts = torch.split(d_weights, [p.numel() for p in parameters])
+        ctx.gradients = (
+            d_tokens, d_head.view_as(head), d_bias[: len(bias)],
+            *(part.view_as(p) for part, p in zip(parts, parameters, strict=True)),
+        )  # fmt: skip
+        return weights.new_tensor(loss)
+
+    @staticmethod
+    def backward(ctx: Any, d_out: Tensor) -> tuple[Tensor | None, ...]:  # type: ignore[override]
+        tokens, *rest = ctx.gradients
+        if d_out.item() != 1.0:
+            tokens, *rest = (g * d_out for g in ctx.gradients)
+        return tokens, None, None, None, None, *rest
+
+
 class NativeCrossEntropy(torch.autograd.Function):
     """Linear layer and cross-entropy in one pass, which computes the gradients as well."""
 

@@ -36,12 +36,15 @@ class OneStreamModel(ContextModel):
         features = None if spec.features is None else torch.tensor(spec.features)
         self.register_buffer("features", features)  # (A, D)
 
-    def hidden(self, contexts: Contexts) -> Tensor:
-        """What the head reads: (B, T + 1, D)."""
+    def tokens(self, contexts: Contexts) -> Tensor:
+        """What the transformer reads: (B, T + 1, D)."""
         tokens = self.encode(contexts.actions, contexts.rewards)  # (B, T, D)
-        start = self.start.expand(len(tokens), 1, -1)
-        hidden: Tensor = self.transformer(torch.cat([start, tokens], 1))
-        return hidden
+        return torch.cat([self.start.expand(len(tokens), 1, -1), tokens], 1)
+
+    def for_kernels(self, contexts: Contexts) -> tuple[Tensor, tuple[Tensor, Tensor]]:
+        columns = self.encoder.weight.T  # (A + 1, D)
+        rows = torch.cat([self.start[None], columns[-1:], columns[:-1] + self.encoder.bias])
+        return rows, (contexts.actions, contexts.rewards)
 
     def encode(self, actions: Tensor, rewards: Tensor) -> Tensor:
         """Tokens (..., D) of transitions with actions (...) and rewards (...)."""

@@ -25,12 +25,13 @@ class QueryFirstModel(TwoStreamModel):
         """The kernels have no such layout."""
         return None
 
-    def hidden(self, contexts: Contexts) -> Tensor:
+    streams = 1
+
+    def tokens(self, contexts: Contexts) -> Tensor:
         c = contexts
         assert c.states is not None and c.next_states is not None and c.queries is not None
         tokens = self.encode(c.states, c.actions, c.rewards, c.next_states)  # (B, T, D)
-        hidden: Tensor = self.transformer(torch.cat([self.ask(c.queries[:, :1]), tokens], 1))
-        return hidden
+        return torch.cat([self.ask(c.queries[:, :1]), tokens], 1)
 
     def begin_at(self, batch: int, obs: Observation) -> tuple[list[Tensor], Tensor]:  # type: ignore[override]
         read: list[Tensor] = []

@@ -59,15 +59,16 @@ class TwoStreamModel(ContextModel):
         """Convolutions are PyTorch's work."""
         return self.embedding is None and super().in_kernels
 
-    def hidden(self, contexts: Contexts) -> Tensor:
-        """What the head reads: (B, T + 1, D)."""
+    streams = 2
+
+    def tokens(self, contexts: Contexts) -> Tensor:
+        """What the transformer reads, context and queries: (B, 2 (T + 1), D)."""
         c = contexts
         assert c.states is not None and c.next_states is not None and c.queries is not None
         rows = self.rows(c.bank)
         tokens = self.encode(c.states, c.actions, c.rewards, c.next_states, rows)  # (B, T, D)
         start = self.start.expand(len(tokens), 1, -1)
-        queries = self.ask(c.queries, rows)
-        return self.transformer.two_streams(torch.cat([start, tokens], 1), queries)
+        return torch.cat([start, tokens, self.ask(c.queries, rows)], 1)
 
     def rows(self, bank: Observation = None) -> Rows:
         """What tokens are sums of. A product with a one-hot vector is a column of the matrix: where

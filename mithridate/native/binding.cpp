@@ -24,6 +24,7 @@ using mithridate::Mixture;
 using mithridate::Shape;
 using mithridate::PADDING;
 using mithridate::Player;
+using mithridate::Tokens;
 using mithridate::World;
 using Array = nb::ndarray<float, nb::c_contig, nb::device::cpu>;
 using Numbers = nb::ndarray<int64_t, nb::c_contig, nb::device::cpu>;
@@ -63,6 +64,20 @@ void expect(const Any& a, size_t size, const char* name) {
   if (a.size() != size)
     throw std::invalid_argument(std::string(name) + " has " + std::to_string(a.size()) +
                                 " elements, not " + std::to_string(size));
+}
+
+// Optional arrays: their data, or null.
+template <class Any>
+auto data(const std::optional<Any>& a, size_t size, const char* name) -> decltype(a->data()) {
+  if (!a) return nullptr;
+  expect(*a, size, name);
+  return a->data();
+}
+
+void expect_below(const int64_t* numbers, size_t count, int64_t limit, const char* name) {
+  for (size_t i = 0; i < count; ++i)
+    if (numbers[i] < 0 || numbers[i] >= limit)
+      throw std::invalid_argument(std::string(name) + " are out of range");
 }
 
 void expect_head_width(int d) {
@@ -174,6 +189,30 @@ double cross_entropy(const Array& x, const Array& w, const Array& b,
                                dx.data(), dw.data(), db.data(), threads);
 }
 
+// Tokens: x and dx, or rows, actions and rewards.
+double learn(const Array& weights, const std::optional<Array>& x, const std::optional<Array>& dx,
+             const std::optional<Array>& rows, const std::optional<Numbers>& actions,
+             const std::optional<Array>& rewards, const Array& head, const Array& bias,
+             const Numbers& labels, const Array& gradients, int layers, int heads, int width,
+             int positions, int B, int T, int streams, int threads) {
+  const Shape s = shape_of(layers, heads, width, positions);
+  const Sizes sizes(s, B, T, streams);
+  const size_t A = bias.size(), D = width, transitions = size_t(B) * (T - 1);
+  if (B < 1 || T < 1 || A < 1) throw std::invalid_argument("there is nothing to learn from");
+  if (bool(x) == bool(rows) || bool(x) != bool(dx) || (rows && (!actions || !rewards || streams != 1)))
+    throw std::invalid_argument("these are not the parts of tokens");
+  expect(weights, s.size(), "weights"), expect(head, A * D, "head");
+  expect(labels, size_t(B) * T, "labels");
+  expect_below(labels.data(), labels.size(), int64_t(A), "labels");
+  Tokens tokens{data(x, sizes.x, "x"), data(dx, sizes.x, "dx"), data(rows, (A + 2) * D, "rows"),
+                data(actions, transitions, "actions"), data(rewards, transitions, "rewards")};
+  if (rows) expect_below(tokens.actions, transitions, int64_t(A), "actions");
+  expect(gradients, tokens.size(s, int(A)), "gradients");
+  nb::gil_scoped_release release;
+  return active->learn(s, weights.data(), B, T, streams, tokens, int(A), head.data(), bias.data(),
+                       labels.data(), gradients.data(), threads);
+}
+
 // A model's weights, copied and laid out for decoding.
 class Decoder {
  public:
@@ -205,20 +244,6 @@ class Decoder {
   Shape shape_;
   std::vector<float> weights_, transposed_;
 };
-
-// Optional arrays: their data, or null.
-template <class Any>
-auto data(const std::optional<Any>& a, size_t size, const char* name) -> decltype(a->data()) {
-  if (!a) return nullptr;
-  expect(*a, size, name);
-  return a->data();
-}
-
-void expect_below(const int64_t* numbers, size_t count, int64_t limit, const char* name) {
-  for (size_t i = 0; i < count; ++i)
-    if (numbers[i] < 0 || numbers[i] >= limit)
-      throw std::invalid_argument(std::string(name) + " are out of range");
-}
 
 // See World: of as many tasks as have rewards.
 World world_of(int states, int actions, int steps, const Array& rewards,
@@ -507,6 +532,11 @@ NB_MODULE(_kernels, m) {
   m.def("attention_forward", &attention_forward);
   m.def("attention_backward", &attention_backward);
   m.def("cross_entropy", &cross_entropy);
+  m.def("learn", &learn, nb::arg("weights"), nb::arg("x").none(), nb::arg("dx").none(),
+        nb::arg("rows").none(), nb::arg("actions").none(), nb::arg("rewards").none(),
+        nb::arg("head"), nb::arg("bias"), nb::arg("labels"), nb::arg("gradients"),
+        nb::arg("layers"), nb::arg("heads"), nb::arg("width"), nb::arg("positions"),
+        nb::arg("batch"), nb::arg("length"), nb::arg("streams"), nb::arg("threads"));
   m.def("forward", &forward);
   m.def("backward", &backward);
   nb::class_<Decoder>(m, "Decoder")

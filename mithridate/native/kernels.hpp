@@ -67,6 +67,23 @@ struct LinearGrid {
   const float* beyond;               // (A, G): … and how far from the first, 0 to 1
 };
 
+// What sequences consist of: x (B, N, D), with as much room for its gradient; or, if there are rows,
+// a first token and one for each transition. Rows (A + 2, D): the first token, what a reward of 1 adds,
+// and each action; actions and rewards (B, T - 1).
+struct Tokens {
+  const float* x;
+  float* dx;
+  const float* rows;
+  const int64_t* actions;
+  const float* rewards;
+
+  // Floats of all gradients: transformer, head (A, D), rows, and the head's bias, padded.
+  long size(const Shape& s, int A) const {
+    const long of_rows = rows ? A + 2 : 0;
+    return s.size() + (A + of_rows) * s.width + (A + PADDING - 1) / PADDING * PADDING;
+  }
+};
+
 struct Kernels {
   const char* name;
 
@@ -84,8 +101,8 @@ struct Kernels {
   void (*forward)(const Shape&, const float* weights, int B, int T, int streams, const float* x,
                   float* y, float* inputs, float* mixed, float* statistics, int threads);
   void (*backward)(const Shape&, const float* weights, int B, int T, int streams, const float* dy,
-                   const float* inputs, const float* mixed, const float* statistics, float* dx,
-                   float* d_weights, int threads);
+                   float* inputs, float* mixed, float* statistics, float* dx, float* d_weights,
+                   int threads);
 
   // One new position n of B sequences: x (B, D) is embedded without its position. The cache of keys and
   // values is (B, layers, 2, heads, capacity / 16, D / heads, 16), and position n is written. If queries
@@ -114,6 +131,13 @@ struct Kernels {
   // x, dx (N, D), w, dw (A, D), b, db (A).
   double (*cross_entropy)(long N, int D, int A, const float* x, const float* w, const float* b,
                           const int64_t* labels, float* dx, float* dw, float* db, int threads);
+
+  // Both together, from tokens to the gradients of all weights, sequence by sequence: what the forward
+  // pass leaves for the backward pass never leaves the cache of its core. Labels (B, T); in two streams,
+  // of the queries. Gradients: Tokens::size floats.
+  double (*learn)(const Shape&, const float* weights, int B, int T, int streams, const Tokens&, int A,
+                  const float* head, const float* bias, const int64_t* labels, float* gradients,
+                  int threads);
 
   // Keeps the multiply-add units of every thread busy, to measure the machine's peak. Returns the
   // number of floating-point operations.

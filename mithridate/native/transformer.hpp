@@ -214,7 +214,7 @@ void with_head_width(int d, Call call) {
 }
 
 struct Workspace {
-  Scratch sequence, tile, attention, transposed, partial, cache, logits;
+  Scratch sequence, tile, attention, transposed, partial, cache, logits, kept;
 };
 
 // Each thread keeps its scratch memory from call to call: fresh pages are dear.
@@ -242,48 +242,57 @@ inline void up_forward(int rows, int D, const BlockView<const float>& w,
   gemm(rows, 4 * D, D, h, wt.up_w, u, Into::overwrite, w.up_b);
 }
 
+// What a sequence's forward pass leaves for its backward pass. What is null is computed again there.
+struct Kept {
+  float *inputs, *mixed, *statistics;  // of each block: see Kernels::forward
+  long layer_stride, stats_stride;
+  float *qkv = nullptr, *middle = nullptr, *u = nullptr;  // (layers, N, 3 D), (…, D), (…, 4 D)
+};
+
 // A sequence is one stream of T tokens, or two: then the second T are queries, of which number t sees
 // context tokens 0 … t and which nobody sees. N tokens in all; only attention tells them apart.
 inline void sequence_forward(const Shape& s, const float* weights, const float* transposed, int T,
-                             int streams, const float* x, float* y, float* inputs, float* mixed,
-                             float* statistics, long layer_stride, long stats_stride,
+                             int streams, const float* x, float* y, const Kept& kept,
                              Workspace& work) {
   const int D = s.width, H = s.heads, d = s.head_width(), N = T * streams;
-  const long stream = long(T) * D;
-  float* qkv = work.sequence.get(3L * N * D);
+  const long stream = long(T) * D, all = streams * stream;
+  float* scratch = kept.qkv ? nullptr : work.sequence.get(3 * all);
   float* tile = work.tile.get(5L * TILE * D);
-  float *h = tile, *u = tile + TILE * D;
-  for (long from = 0; from < streams * stream; from += stream)
+  float *h = tile, *value = tile + TILE * D;
+  for (long from = 0; from < all; from += stream)
     for (long i = 0; i < stream; i += VW)
-      store(inputs + from + i, load(x + from + i) + load(weights + i));
+      store(kept.inputs + from + i, load(x + from + i) + load(weights + i));
 
   for (int l = 0; l < s.layers; ++l) {
     const auto w = block_at(s, weights, l);
     const auto wt = block_at(s, transposed, l);
-    const float* in = inputs + l * layer_stride;
-    float* out = inputs + (l + 1) * layer_stride;
-    float* mix = mixed + l * layer_stride;
-    float* stats = statistics + l * stats_stride;
+    const float* in = kept.inputs + l * kept.layer_stride;
+    float* out = kept.inputs + (l + 1) * kept.layer_stride;
+    float* mix = kept.mixed + l * kept.layer_stride;
+    float* stats = kept.statistics + l * kept.stats_stride;
+    float* qkv = kept.qkv ? kept.qkv + 3 * l * all : scratch;
     qkv_forward(N, D, w, wt, in, qkv, tile);
     with_head_width(d, [&](auto width) {
       for (int head = 0; head < H; ++head)
         for (int a = 0; a < streams; ++a) {
-          float* kept = stats + (2L * H * a + head) * T;
+          float* of_head = stats + (2L * H * a + head) * T;
           attention_forward<width>(T, qkv + 3 * a * stream + head * d, qkv + D + head * d,
                                    qkv + 2 * D + head * d, 3 * D, mix + a * stream + head * d, D,
-                                   kept, kept + long(H) * T, work.attention);
+                                   of_head, of_head + long(H) * T, work.attention);
         }
     });
     for (int t = 0; t < N; t += TILE) {
       const int rows = N - t < TILE ? N - t : TILE;
       const long at = long(t) * D;
-      up_forward(rows, D, w, wt, mix + at, in + at, out + at, h, u);
-      for (int i = 0; i < rows * 4 * D; i += VW) store(u + i, gelu(load(u + i)));
-      gemm(rows, D, 4 * D, u, wt.down_w, out + at, Into::add, w.down_b);
+      float* middle = kept.middle ? kept.middle + l * all + at : out + at;
+      float* u = kept.u ? kept.u + 4 * (l * all + at) : value;
+      up_forward(rows, D, w, wt, mix + at, in + at, middle, h, u);
+      for (int i = 0; i < rows * 4 * D; i += VW) store(value + i, gelu(load(u + i)));
+      gemm_any<false>(rows, D, 4 * D, value, 4 * D, wt.down_w, D, out + at, D, middle, w.down_b);
     }
   }
   const float* norm = last_norm(s, weights);
-  norm_forward(N, D, inputs + s.layers * layer_stride, norm, norm + D, y);
+  norm_forward(N, D, kept.inputs + s.layers * kept.layer_stride, norm, norm + D, y);
 }
 
 // Queries have no keys and values; what is in their place belongs to those of the context.
@@ -299,34 +308,38 @@ inline void give_to_context(int T, int D, float* d_qkv) {
 }
 
 inline void sequence_backward(const Shape& s, const float* weights, const float* transposed, int T,
-                              int streams, const float* dy, const float* inputs, const float* mixed,
-                              const float* statistics, long layer_stride, long stats_stride,
-                              float* dx, float* d_weights, Workspace& work) {
+                              int streams, const float* dy, const Kept& kept, float* dx,
+                              float* d_weights, Workspace& work) {
   const int D = s.width, H = s.heads, d = s.head_width(), N = T * streams;
-  const long stream = long(T) * D;
-  float* qkv = work.sequence.get(7L * N * D);
-  float* d_qkv = qkv + 3L * N * D;
-  float* d_mix = d_qkv + 3L * N * D;
-  float* tile = work.tile.get(15L * TILE * D);
-  float *h = tile, *x1 = h + TILE * D, *u = x1 + TILE * D, *du = u + 4L * TILE * D,
-        *dh = du + 4L * TILE * D;
+  const long stream = long(T) * D, all = streams * stream;
+  float* d_qkv = work.sequence.get((kept.qkv ? 4 : 7) * all);
+  float* d_mix = d_qkv + 3 * all;
+  float* scratch = d_mix + all;
+  float* tile = work.tile.get(11L * TILE * D);
+  float *h = tile, *dh = h + TILE * D, *again = dh + TILE * D, *du = again + 5L * TILE * D;
   const float* norm = last_norm(s, weights);
   float* d_norm = last_norm(s, d_weights);
-  norm_backward(N, D, inputs + s.layers * layer_stride, norm, dy, dx, d_norm, d_norm + D,
-                Into::overwrite);
+  norm_backward(N, D, kept.inputs + s.layers * kept.layer_stride, norm, dy, dx, d_norm,
+                d_norm + D, Into::overwrite);
 
   for (int l = s.layers - 1; l >= 0; --l) {
     const auto w = block_at(s, weights, l);
     const auto wt = block_at(s, transposed, l);
     const auto g = block_at(s, d_weights, l);
-    const float* in = inputs + l * layer_stride;
-    const float* mix = mixed + l * layer_stride;
-    const float* stats = statistics + l * stats_stride;
-    // The MLP and the output projection; what the forward pass did not keep is computed again.
+    const float* in = kept.inputs + l * kept.layer_stride;
+    const float* mix = kept.mixed + l * kept.layer_stride;
+    const float* stats = kept.statistics + l * kept.stats_stride;
+    float* qkv = kept.qkv ? kept.qkv + 3 * l * all : scratch;
+    // The MLP and the output projection.
     for (int t = 0; t < N; t += TILE) {
       const int rows = N - t < TILE ? N - t : TILE;
       const long at = long(t) * D;
-      up_forward(rows, D, w, wt, mix + at, in + at, x1, h, u);
+      float* x1 = kept.middle ? kept.middle + l * all + at : again;
+      float* u = kept.u ? kept.u + 4 * (l * all + at) : again + TILE * D;
+      if (kept.u)
+        norm_forward(rows, D, x1, w.norm2_w, w.norm2_b, h);
+      else
+        up_forward(rows, D, w, wt, mix + at, in + at, x1, h, u);
       gemm(rows, 4 * D, D, dx + at, w.down_w, du);
       for (int i = 0; i < rows * 4 * D; i += VW) {
         vf value, slope;
@@ -344,16 +357,16 @@ inline void sequence_backward(const Shape& s, const float* weights, const float*
       add_column_sums(rows, D, dx + at, g.out_b);
       gemm(rows, D, D, dx + at, w.out_w, d_mix + at);
     }
-    qkv_forward(N, D, w, wt, in, qkv, tile);
+    if (!kept.qkv) qkv_forward(N, D, w, wt, in, qkv, tile);
     with_head_width(d, [&](auto width) {
       for (int head = 0; head < H; ++head)
         for (int a = 0; a < streams; ++a) {
           const int q = head * d, k = D + head * d, v = 2 * D + head * d;
-          const float* kept = stats + (2L * H * a + head) * T;
+          const float* of_head = stats + (2L * H * a + head) * T;
           float* to = d_qkv + 3 * a * stream;
           attention_backward<width>(T, qkv + 3 * a * stream + q, qkv + k, qkv + v, 3 * D,
-                                    mix + a * stream + q, d_mix + a * stream + q, D, kept,
-                                    kept + long(H) * T, to + q, to + k, to + v, 3 * D,
+                                    mix + a * stream + q, d_mix + a * stream + q, D, of_head,
+                                    of_head + long(H) * T, to + q, to + k, to + v, 3 * D,
                                     work.attention);
         }
     });

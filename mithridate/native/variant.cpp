@@ -2,6 +2,7 @@
 // MITHRIDATE_VW set accordingly.
 #include <algorithm>
 
+#include "learning.hpp"
 #include "linear_grid.hpp"
 #include "mixture.hpp"
 #include "player.hpp"
@@ -41,36 +42,23 @@ void forward(const Shape& s, const float* weights, int B, int T, int streams, co
   parallel_for(threads, B, [&](long b) {
     const FlushTiny guard;
     sequence_forward(s, weights, transposed, T, streams, x + b * sequence, y + b * sequence,
-                     inputs + b * sequence, mixed + b * sequence, statistics + b * stats,
-                     B * sequence, B * stats, workspace());
+                     {inputs + b * sequence, mixed + b * sequence, statistics + b * stats,
+                      B * sequence, B * stats},
+                     workspace());
   });
 }
 
 void backward(const Shape& s, const float* weights, int B, int T, int streams, const float* dy,
-              const float* inputs, const float* mixed, const float* statistics, float* dx,
-              float* d_weights, int threads) {
+              float* inputs, float* mixed, float* statistics, float* dx, float* d_weights,
+              int threads) {
   const long sequence = long(T) * streams * s.width, stats = 2L * s.heads * T * streams;
-  const long size = s.size();
-  const int groups = std::min(B, GROUPS);
-  float* transposed = workspace().transposed.get(size);
-  float* partial = workspace().partial.get(size * groups);
+  float* transposed = workspace().transposed.get(s.size());
   transpose_weights(s, weights, transposed);
-  parallel_for(threads, groups, [&](long g) {
-    const FlushTiny guard;
-    std::memset(partial + g * size, 0, sizeof(float) * size);
-    for (long b = g * B / groups; b < (g + 1) * B / groups; ++b)
-      sequence_backward(s, weights, transposed, T, streams, dy + b * sequence, inputs + b * sequence,
-                        mixed + b * sequence, statistics + b * stats, B * sequence, B * stats,
-                        dx + b * sequence, partial + g * size, workspace());
-  });
-  constexpr long STRETCH = 8192;
-  parallel_for(threads, (size + STRETCH - 1) / STRETCH, [&](long stretch) {
-    const long end = std::min(size, (stretch + 1) * STRETCH);
-    for (long i = stretch * STRETCH; i < end; i += VW) {
-      vf sum = vf{};
-      for (int g = 0; g < groups; ++g) sum += load(partial + g * size + i);
-      store(d_weights + i, sum);
-    }
+  sum_by_groups(threads, B, s.size(), d_weights, [&](int, long b, float* gradient) {
+    sequence_backward(s, weights, transposed, T, streams, dy + b * sequence,
+                      {inputs + b * sequence, mixed + b * sequence, statistics + b * stats,
+                       B * sequence, B * stats},
+                      dx + b * sequence, gradient, workspace());
   });
 }
 
@@ -100,68 +88,6 @@ void decode(const Shape& s, const float* weights, const float* transposed, int B
                      cache + first * sequence, l, work);
     norm_forward(rows, D, queries ? asked : tokens, norm, norm + D, y + first * D);
   });
-}
-
-double cross_entropy(long N, int D, int A, const float* x, const float* w, const float* b,
-                     const int64_t* labels, float* dx, float* dw, float* db, int threads) {
-  const int padded = round_up(A, VW), groups = int(std::min<long>(N, GROUPS));
-  const long size = long(A) * D + padded;
-  float* partial = workspace().partial.get(groups * size);  // dw, db
-  std::vector<double> losses(groups, 0.0);
-  parallel_for(threads, groups, [&](long g) {
-    const FlushTiny guard;
-    float* gw = partial + g * size;
-    float* gb = gw + long(A) * D;
-    std::memset(gw, 0, sizeof(float) * size);
-    float* logits = workspace().tile.get(padded);
-    const vi lanes = lane_index();
-    double loss = 0.0;
-    for (long n = g * N / groups; n < (g + 1) * N / groups; ++n) {
-      const float* row = x + n * D;
-      for (int a = 0; a < A; ++a) {
-        vf sum = vf{};
-        for (int d = 0; d < D; d += VW) sum += load(row + d) * load(w + long(a) * D + d);
-        logits[a] = (hsum(sum) + b[a]) * LOG2E;
-      }
-      for (int a = A; a < padded; ++a) logits[a] = MINUS_INFINITY;
-      vf largest = load(logits);
-      for (int a = VW; a < padded; a += VW) largest = max(largest, load(logits + a));
-      const float m = hmax(largest), chosen = logits[labels[n]];
-      vf sum = vf{};
-      for (int a = 0; a < padded; a += VW) {
-        // Exact zeros in the padding: tiny numbers would become subnormal below, which is slow.
-        const vf p = lanes + a < A ? exp2(load(logits + a) - m) : vf{};
-        store(logits + a, p);
-        sum += p;
-      }
-      const float total = hsum(sum);
-      loss += std::log(total) + (m - chosen) * LN2;
-      const float share = 1.0f / (total * N);
-      for (int a = 0; a < padded; a += VW) store(logits + a, load(logits + a) * share);
-      logits[labels[n]] -= 1.0f / N;
-      for (int a = 0; a < padded; a += VW) store(gb + a, load(gb + a) + load(logits + a));
-      for (int d = 0; d < D; d += VW) {
-        const vf value = load(row + d);
-        vf gradient = vf{};
-        for (int a = 0; a < A; ++a) {
-          float* to = gw + long(a) * D + d;
-          store(to, load(to) + logits[a] * value);
-          gradient += logits[a] * load(w + long(a) * D + d);
-        }
-        store(dx + n * D + d, gradient);
-      }
-    }
-    losses[g] = loss;
-  });
-  double loss = 0.0;
-  std::fill(dw, dw + long(A) * D, 0.0f);
-  std::fill(db, db + A, 0.0f);
-  for (int g = 0; g < groups; ++g) {
-    loss += losses[g];
-    for (long i = 0; i < long(A) * D; ++i) dw[i] += partial[g * size + i];
-    for (int a = 0; a < A; ++a) db[a] += partial[g * size + long(A) * D + a];
-  }
-  return loss / N;
 }
 
 constexpr int CHAINS = VW == 16 ? 24 : 12;  // enough to hide the latency of a multiply-add
@@ -201,6 +127,7 @@ const Kernels table = {MITHRIDATE_STRING(MITHRIDATE_ISA),
                        choose_all,
                        play,
                        cross_entropy,
+                       learn,
                        multiply_add,
                        transpose_weights,
                        mixture_observe_all,

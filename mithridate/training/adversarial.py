@@ -35,6 +35,7 @@ from mithridate.envs import env_of
 from mithridate.errors import UserError
 from mithridate.intervals import mean_ci95
 from mithridate.model.optimiser import Optimiser
+from mithridate.model.threads import left_to_kernels
 from mithridate.registry import ATTACKERS, parse_call
 from mithridate.rng import Rng
 from mithridate.rollout import rollout
@@ -78,6 +79,10 @@ class AdversarialTraining:
     # The rounds ------------------------------------------------------------------------------
 
     def step(self, step: int) -> Values:
+        with left_to_kernels(self.model.in_kernels):
+            return self._round(step)
+
+    def _round(self, step: int) -> Values:
         game = step >= self.config.synthetic.rounds
         values = self._play(step) if game else {}
         rng = self.rng.child("round", step)

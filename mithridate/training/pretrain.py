@@ -16,6 +16,7 @@ from mithridate.envs import env_of
 from mithridate.intervals import mean_ci95
 from mithridate.model.layouts import make_model
 from mithridate.model.optimiser import Optimiser
+from mithridate.model.threads import left_to_kernels
 from mithridate.rng import Rng
 from mithridate.scores import total_scores
 from mithridate.stage_config import PretrainConfig
@@ -41,8 +42,9 @@ class Pretraining:
         self.loss_limit = config.explosion_factor * math.log(max(2, self.env.spec.n_actions))
 
     def step(self, step: int) -> Values:
-        contexts = self.contexts(*self.config.batches.shape(step), self.rng.child("step", step))
-        return self.optimiser.step(self.model.loss(contexts), step, self.loss_limit)
+        with left_to_kernels(self.model.in_kernels):
+            contexts = self.contexts(*self.config.batches.shape(step), self.rng.child("step", step))
+            return self.optimiser.step(self.model.loss(contexts), step, self.loss_limit)
 
     def contexts(self, batch: int, length: int, rng: Rng) -> Contexts:
         """What to learn from."""
