@@ -41,3 +41,39 @@ def mixed(probabilities: Tensor, offsets: Sequence[float], budget: float) -> Ten
 def excess(offsets: Tensor, budget: float) -> Tensor:
     """(B,) max(0, ‖offsets‖₂ − budget): the paper's c_μ and c_σ."""
     return (norm(offsets) - budget).clamp(min=0.0)
+
+
+class Account:
+    """What an attacker that watches the episode has spent: for each task and arm, the mean of the
+    offsets at its pulls so far, of those too that were not shown. Their norm over arms is within
+    `budget` at every step."""
+
+    def __init__(self, batch: int, arms: int, budget: float, device: torch.device) -> None:
+        self._budget = budget
+        self._rows = torch.arange(batch, device=device)
+        self._sums, self._counts = torch.zeros(2, batch, arms, device=device)
+
+    def means(self) -> Tensor:
+        """(B, A)."""
+        means: Tensor = self._sums / self._counts.clamp(min=1)
+        return means
+
+    def state(self, actions: Tensor) -> tuple[Tensor, Tensor]:
+        """(B,) each, of the arms that are pulled now: the mean offset so far, and the largest that
+        it may come to."""
+        means, arm = self.means(), (self._rows, actions)
+        others = (means**2).sum(1) - means[arm] ** 2
+        # A hair below the budget, so that rounding does not lead out of it.
+        limit = (self._budget**2 * (1 - 1e-5) - others).clamp(min=0.0).sqrt()
+        return means[arm], limit
+
+    def bounds(self, actions: Tensor, limit: Tensor) -> tuple[Tensor, Tensor]:
+        """(B,) each: between these offsets, the arm's mean stays within the limit."""
+        arm = (self._rows, actions)
+        room, spent = limit * (self._counts[arm] + 1), self._sums[arm]
+        return -room - spent, room - spent
+
+    def charge(self, actions: Tensor, offsets: Tensor) -> None:
+        arm = (self._rows, actions)
+        self._sums[arm] += offsets
+        self._counts[arm] += 1

@@ -33,7 +33,7 @@ from pydantic import model_validator
 from torch import Tensor, nn
 
 from mithridate.attackers.arm_offsets import arm_means
-from mithridate.budget import excess, norm
+from mithridate.budget import Account, excess, norm
 from mithridate.capabilities import Added
 from mithridate.config import (
     Config,
@@ -197,7 +197,7 @@ class AdaptiveAttacker:
         self._cache = self.model.transformer.new_cache(len(tasks))
         self._rows = torch.arange(len(tasks), device=tasks.device)
         shape = (len(tasks), spec.n_actions)
-        self._sums, self._counts = torch.zeros(2, *shape, device=tasks.device)
+        self._account = Account(*shape, self.config.budget, tasks.device)
         self.offsets, self.spreads = torch.zeros(2, *shape, device=tasks.device)
         """(B, A): for the arm pulled last, what was just proposed."""
         self._trace: list[Trace] = []
@@ -213,32 +213,22 @@ class AdaptiveAttacker:
     def poison(self, step: Step) -> Tensor:
         assert self.model is not None
         arm = (self._rows, step.actions)
-        means = self._means()
-        others = (means**2).sum(1) - means[arm] ** 2
-        # A hair below the budget, so that rounding does not lead out of it.
-        limit = (self.config.budget**2 * (1 - 1e-5) - others).clamp(min=0.0).sqrt()
-        inputs = torch.stack([step.true_rewards, means[arm], limit], 1)
+        spent, limit = self._account.state(step.actions)
+        inputs = torch.stack([step.true_rewards, spent, limit], 1)
         mean, spread, _ = self.model.step(step.actions, inputs, self._cache)
-        # Between these, the arm's mean offset stays within the limit.
-        room, spent = limit * (self._counts[arm] + 1), self._sums[arm]
-        low, high = -room - spent, room - spent
+        low, high = self._account.bounds(step.actions, limit)
         mean = mean.clamp(low, high)
-        self._sums[arm] += mean
-        self._counts[arm] += 1
+        self._account.charge(step.actions, mean)
         self.offsets[arm], self.spreads[arm] = mean, spread
         self._trace.append(Trace(inputs, mean, spread, low, high))
         proposed: Tensor = step.true_rewards + mean + spread * self._rng.normal().squeeze(1)
         return proposed
 
-    def _means(self) -> Tensor:
-        means: Tensor = self._sums / self._counts.clamp(min=1)
-        return means
-
     def adds(self) -> Added:
         return Added(self.offsets[:, None], self.spreads[:, None])
 
     def cost(self) -> Tensor:
-        return norm(self._means())
+        return norm(self._account.means())
 
     # Learning --------------------------------------------------------------------------------
 

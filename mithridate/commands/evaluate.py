@@ -38,7 +38,8 @@ def evaluate(
         str | None,
         typer.Option(
             help="Comma-separated: none (default), uniform, raise_worst, lower_best, swap, mirror, "
-            "few_arms, files of `mithridate attack`, or kinds that are trained now: "
+            "few_arms, jun_oracle, jun_ucb, jun_egreedy, ace, "
+            "files of `mithridate attack`, or kinds that are trained now: "
             f"{spoken()}; without (AGENT), against every agent."
         ),
     ] = None,

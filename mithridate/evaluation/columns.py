@@ -141,7 +141,7 @@ def _meant(text: str, config: EvaluateConfig, victims: Sequence[Victim]) -> list
         choices = ["none", *(f"{kind}(TARGET)" for kind in kinds), *ATTACKERS.names()]
         raise unknown("attacker", name, choices)
     text = known + text[len(name) :]  # whatever its case was
-    attacker = make_attacker(text, config.budget)
+    attacker = make_attacker(text, config.budget, config.env.facts())
     if learns(attacker):
         raise UserError(f"attacker '{known}' must be trained first: learned(TARGET)")
     try_out(env_of(config.env), (), [attacker])

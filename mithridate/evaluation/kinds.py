@@ -34,6 +34,8 @@ class Kind:
     attacker: str | None = None
     """The attacker that it trains; None for the one of the attack preset, or else the environment's
     `learned_attack`. Of a kind that is not trained: the attacker that it is."""
+    members: tuple[str, ...] = ()
+    """Of a kind that is not trained and stands for several attackers: their names."""
     order = 55
     """Its place in tables, from left to right."""
     phrase: str | None = None
@@ -224,6 +226,21 @@ class Random(Kind):
         return "unif. random" if of == self.attacker else ""
 
 
+@KINDS.register("literature")
+class Literature(Kind):
+    """Published attacks on bandits."""
+
+    trained = False
+    members = ("ace", "jun_egreedy", "jun_oracle", "jun_ucb")
+    order = 65
+
+    def title(self, of: str) -> str:
+        return f"literature: {self.line(of)}"
+
+    def line(self, of: str) -> str:
+        return of.replace("_", " ")
+
+
 @KINDS.register("structured")
 class Structured(Kind):
     """Every other attack that needs no training."""
@@ -304,7 +321,7 @@ def fitting(name: str, spec: EnvSpec) -> Kind:
 def untrained(attacker: str) -> str:
     """The name of the kind that an attacker without training is."""
     name = attacker.partition("(")[0]
-    found = (k.name for k in all_kinds() if not k.trained and k.attacker == name)
+    found = (k.name for k in all_kinds() if not k.trained and name in (k.attacker, *k.members))
     return next(found, "structured")
 
 

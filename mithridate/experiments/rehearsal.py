@@ -59,7 +59,7 @@ def _parties(
         victim = None if cell["victim"] == INPUT else make_agent(cell["victim"])[1]
         named = cell["attacker"]
         known = "attack" in inputs or named == "none"
-        attacker = None if known else make_attacker(named, config.budget)
+        attacker = None if known else make_attacker(named, config.budget, config.env.facts())
         if is_privileged(victim):
             env = env_of(config.env)
             tasks = env.sample_tasks(1, Rng(0))

@@ -227,7 +227,9 @@ def _column(stage: Stage, inputs: dict[str, Artifact], config: EvaluateConfig) -
         kind = kind or trained_as(attacker)
         return Column(kind, attacker, target=cell["target"], learned=(learned,))
     attacker = cell["attacker"]
-    static = None if attacker == "none" else make_attacker(attacker, config.budget)
+    static = None
+    if attacker != "none":
+        static = make_attacker(attacker, config.budget, config.env.facts())
     return Column(kind or untrained(attacker), attacker, static=static)
 
 

@@ -270,7 +270,7 @@ def population(config: AdversarialConfig) -> tuple[Population, Tensor]:
         attacker = None
         if threat.attacker != "none":
             attacker = make_attacker(
-                threat.attacker, _or(threat.budget, config.budget),
+                threat.attacker, _or(threat.budget, config.budget), config.env.facts(),
                 seed=Rng(config.seed).child("threat", number).integer(),
             )  # fmt: skip
         if repeats(attacker):

@@ -92,7 +92,7 @@ def source_attacker(config: DistillConfig) -> Attacker | None:
     """Who poisons what the source sees."""
     if config.attacker == "none":
         return None
-    attacker: Attacker = make_attacker(config.attacker, config.budget)
+    attacker: Attacker = make_attacker(config.attacker, config.budget, config.env.facts())
     if learns(attacker):
         raise UserError(f"attacker '{config.attacker}' learns; a source needs one that does not")
     return attacker
