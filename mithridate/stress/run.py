@@ -16,7 +16,6 @@ from typing import Any, Protocol
 import torch
 
 from mithridate.agents.named import AgentLike, fingerprint, make_agent, told
-from mithridate.attackers import make_attacker
 from mithridate.capabilities import is_privileged
 from mithridate.config import Config
 from mithridate.errors import Interrupted, UserError, shown
@@ -233,7 +232,7 @@ class _Run:
         if not attack_.poisons:
             return None
         if attack_.rounds is None:
-            attacker: Attacker = make_attacker(attack_.attacker, self.suite.budget)
+            attacker: Attacker = self.suite.make(attack_.attacker)
             return attacker
         training = AttackTraining(self._attack_config(attack_, eps), agent=self.agent)
         watchers = self.onlooker.training(name) if self.onlooker else []

