@@ -56,5 +56,28 @@ def stress(
         print(line)
 
 
+def leaderboard(
+    folder: Annotated[
+        Path, typer.Argument(help="Where the entries (*.json) are.", metavar="FOLDER")
+    ] = Path("results/leaderboard"),
+    out: Annotated[Path | None, typer.Option(help="The page (default FOLDER/index.html).")] = None,
+    as_json: Json = False,
+) -> None:
+    """Check the entries of a leaderboard and make its page. Nothing in an entry is run."""
+    from mithridate.stress.leaderboard import boards, read_entries, write_leaderboard
+
+    path = write_leaderboard(folder, out)
+    if not as_json:
+        print(path)
+        return
+    ranking = [
+        {"environment": board.suite.env, "suite": board.suite.name,
+         "agents": [standing.entry.agent for standing in board.standings]}
+        for board in boards(read_entries(folder))
+    ]  # fmt: skip
+    print_json({"page": str(path), "boards": ranking})
+
+
 def add_to(app: typer.Typer) -> None:
     app.command()(stress)
+    app.command()(leaderboard)

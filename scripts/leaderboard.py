@@ -1,0 +1,52 @@
+"""Compute the entries of results/leaderboard: our agents and every baseline, one after the other.
+
+python scripts/leaderboard.py [AGENT …]      all, or those named; what is there is left alone
+
+It goes on where it was stopped. Each entry is what `mithridate stress ENV --agent AGENT` gives.
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+from mithridate.progress import StressProgress
+from mithridate.stress.entry import write_entry
+from mithridate.stress.leaderboard import SCHEMA, schema_text, write_leaderboard
+from mithridate.stress.page import write_page
+from mithridate.stress.run import slug, stress_test
+
+FOLDER = Path("results/leaderboard")
+SUITE = "standard-v0"
+AGENTS = {
+    "bandit": (
+        "ts", "ucb1", "rts", "rts(level=unknown)", "rts(level=known)", "crucb",
+        "crucb(variant=low)", "crucb(variant=original)", "mixture_ts", "dpt-bandit-s0",
+        "at-dpt-bandit-s0", "at-dpt-adaptive-bandit-s0", "at-dpt-mixture-bandit-s0",
+        "ad-ts-bandit-s0", "ad-crucb-bandit-s0",
+    ),
+    "linear_bandit": (
+        "linucb", "crlinucb", "lin_ts", "mixture_linucb", "dpt-linear-s0", "at-dpt-linear-s0",
+    ),
+    "darkroom2": ("dpt-darkroom2-s0", "at-dpt-darkroom2-s0"),
+}  # fmt: skip
+
+
+def main(wanted: list[str]) -> None:
+    FOLDER.mkdir(parents=True, exist_ok=True)
+    for env, agents in AGENTS.items():
+        for agent in agents:
+            path = FOLDER / f"{env}-{SUITE}-{slug(agent)}.json"
+            if path.exists() or (wanted and agent not in wanted):
+                continue
+            with StressProgress() as progress:
+                test = stress_test(agent, env, SUITE, onlooker=progress)
+            write_page(test)
+            write_entry(path, test.entry)
+            print(path)
+    (FOLDER / SCHEMA).write_text(schema_text())
+    print(write_leaderboard(FOLDER))
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
