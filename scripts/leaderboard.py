@@ -23,7 +23,7 @@ AGENTS = {
         "ts", "ucb1", "rts", "rts(level=unknown)", "rts(level=known)", "crucb",
         "crucb(variant=low)", "crucb(variant=original)", "mixture_ts", "dpt-bandit-s0",
         "at-dpt-bandit-s0", "at-dpt-adaptive-bandit-s0", "at-dpt-mixture-bandit-s0",
-        "ad-ts-bandit-s0", "ad-crucb-bandit-s0",
+        "ad-ts-bandit-s0", "ad-crucb-bandit-s0", "uniform",
     ),
     "linear_bandit": (
         "linucb", "crlinucb", "lin_ts", "mixture_linucb", "dpt-linear-s0", "at-dpt-linear-s0",

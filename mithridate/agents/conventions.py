@@ -132,28 +132,21 @@ OURS = ("reset", "act", "observe")
 def any_agent(thing: Any) -> Agent:
     """`thing` as a batched agent, whatever it was written for: see `as_agent`, and above. A
     function that needs no arguments makes one for each task."""
-    function = inspect.isfunction(thing) or inspect.isbuiltin(thing)
-    if inspect.isclass(thing):
-        kind = _kind(thing)
-        if kind is None:
-            return as_agent(thing)
-        return _foreign(kind, lambda: _made(thing, thing.__name__), _made(thing, thing.__name__))
-    if function and not _has(thing, OURS):
-        if _needs(thing):
-            raise UserError(f"agent {thing.__name__}(): a function that makes one takes nothing")
-        first = _made(thing, thing.__name__)
-        kind = _kind(first)
-        if kind is None:
-            return as_agent(first)
-        return _foreign(kind, lambda: _made(thing, thing.__name__), first)
-    kind = _kind(thing)
-    if kind is None:
+    if inspect.isclass(thing) and _kind(thing) is None:
         return as_agent(thing)
-    return _foreign(kind, lambda: copy.deepcopy(thing), thing)
+    if inspect.isclass(thing) or inspect.isfunction(thing):
+        if inspect.isfunction(thing) and _needs(thing):
+            raise UserError(f"agent {thing.__name__}(): a function that makes one takes nothing")
+        return _adapted(_made(thing), lambda: _made(thing))
+    return _adapted(thing, lambda: copy.deepcopy(thing))
 
 
-def _foreign(kind: type[_Foreign], make: Callable[[], Any], wraps: Any) -> Agent:
-    return SingleTaskAgents(lambda: kind(make()), wraps, counts=True)
+def _adapted(first: Any, make: Callable[[], Any]) -> Agent:
+    """`first`: one of those that `make` makes."""
+    kind = _kind(first)
+    if kind is None:
+        return as_agent(first)
+    return SingleTaskAgents(lambda: kind(make()), first, counts=True)
 
 
 def _kind(thing: Any) -> type[_Foreign] | None:
@@ -179,7 +172,8 @@ def _needs(function: Callable[..., Any]) -> bool:
     )
 
 
-def _made(make: Callable[[], Any], name: str) -> Any:
+def _made(make: Callable[[], Any]) -> Any:
+    name = make.__name__
     try:
         return make()
     except UserError:

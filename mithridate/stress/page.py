@@ -29,7 +29,7 @@ class _Cell:
     mean: float
     ci95: float
     share: float
-    """How good it is, from 0, as bad as the worst here, to 1."""
+    """How good it is, from 0, as bad as the worst of its level, to 1."""
     worst: bool
 
 
@@ -71,12 +71,12 @@ def _flags(entry: Entry) -> list[tuple[str, list[str], str]]:
 
 
 def _rows(entry: Entry, suite: Suite) -> list[_Row]:
-    means = [average(attack.scores).mean for attack in entry.attacks]
-    low, high = min(means), max(means)
     _, _, shares, _ = entry.worst(suite.hardest)
 
     def cell(attack: AttackEntry, eps: float) -> _Cell:
         figure = average(attack.scores)
+        means = [average(scores).mean for scores in entry.scores(eps).values()]
+        low, high = min(means), max(means)
         share = (figure.mean - low) / (high - low) if high > low else 0.0
         worst = next(f.worst_attack for f in entry.figures if f.eps == eps)
         good = 1 - share if entry.better == "lower" else share
