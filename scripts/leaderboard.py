@@ -13,7 +13,6 @@ from pathlib import Path
 from mithridate.progress import StressProgress
 from mithridate.stress.entry import write_entry
 from mithridate.stress.leaderboard import SCHEMA, schema_text, write_leaderboard
-from mithridate.stress.page import write_page
 from mithridate.stress.run import slug, stress_test
 
 FOLDER = Path("results/leaderboard")
@@ -41,7 +40,6 @@ def main(wanted: list[str]) -> None:
                 continue
             with StressProgress() as progress:
                 test = stress_test(agent, env, SUITE, onlooker=progress)
-            write_page(test)
             write_entry(path, test.entry)
             print(path)
     (FOLDER / SCHEMA).write_text(schema_text())

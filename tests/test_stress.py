@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+import hashlib
 import json
 import os
 import random
@@ -10,6 +12,7 @@ import signal
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -309,6 +312,14 @@ def test_agents_of_all_sorts(tmp_path, monkeypatch):
     assert len(list((tmp_path / "runs").iterdir())) == 2
 
 
+def test_a_label_changes_nothing_else(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    first = stress_test("ucb1", suite="smoke")
+    again = stress_test("ucb1", suite="smoke", label="UCB")
+    assert again.directory == first.directory and again.entry.agent == "UCB"
+    assert again.entry.attacks == first.entry.attacks
+
+
 def test_an_object_resumes_where_its_owner_says(tmp_path):
     first = stress_test(Leader(), suite="smoke", out=tmp_path / "run")
     (tmp_path / "run" / "cells" / "mirror-eps0.4.json").unlink()
@@ -324,6 +335,32 @@ def test_generators_of_everybody_are_seeded_and_then_as_before(tmp_path):
     assert (random.random(), np.random.rand(), torch.rand(1).item()) == expected  # noqa: NPY002
     assert entry_text(stress_test(Dice, suite="smoke").entry) == entry_text(first.entry)
     assert "not-repeatable" not in {flag.code for flag in first.flags}
+
+
+def test_two_agents_are_compared_on_the_same_tasks(smoke, tmp_path):
+    other = stress_test("uniform", suite="smoke", out=tmp_path / "run")
+    difference, ci95 = smoke.compared(other)
+    assert difference == pytest.approx(smoke.worst_case[0] - other.worst_case[0], abs=0.01)
+    assert other.compared(smoke) == (-difference, ci95)
+    linear = stress_test("linucb", "linear_bandit", "smoke", out=tmp_path / "linear")
+    with pytest.raises(UserError, match="same suite"):
+        smoke.compared(linear)
+
+
+def test_the_page_says_how_to_repeat_it(smoke):
+    assert "<pre>mithridate stress bandit --agent ts --suite smoke-v0</pre>" in smoke.html()
+    assert (smoke.directory / "report.html").read_text() == smoke.html()
+    handed = stress_test(Leader(), suite="smoke")
+    assert "mithridate.stress_test(Leader, &#34;bandit&#34;" in handed.html()
+
+
+def test_a_registered_class_of_a_user_is_known_by_its_file(monkeypatch, tmp_path):
+    class Batched(type(mi.make_agent("ts")[1])):
+        __module__ = __name__
+
+    monkeypatch.setitem(mi.AGENTS._classes, "batched", Batched)
+    test = stress_test("batched", suite="smoke", out=tmp_path / "run")
+    assert test.entry.sha256 == hashlib.sha256(Path(__file__).read_bytes()).hexdigest()
 
 
 # Resuming ----------------------------------------------------------------------------------------
@@ -453,6 +490,19 @@ def test_poison_that_does_not_arrive_is_noticed(monkeypatch, tmp_path):
     with pytest.raises(UserError, match="poison does not reach"):
         stress_test("ts", suite="smoke", out=tmp_path / "run")
     assert not list((tmp_path / "run" / "cells").iterdir())
+
+
+def test_an_agent_that_is_shown_something_else_is_noticed(monkeypatch):
+    """As if the record said that other steps were poisoned than those it was shown."""
+    original = testing.rollout
+
+    def wrong(*args, **more):
+        found = original(*args, **more)
+        return dataclasses.replace(found, poisoned=found.poisoned.roll(1, 1))
+
+    monkeypatch.setattr(testing, "rollout", wrong)
+    with pytest.raises(UserError, match="poison does not reach"):
+        stress_test("ts", suite="smoke")
 
 
 def test_oracles_are_refused():

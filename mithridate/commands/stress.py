@@ -39,13 +39,11 @@ def stress(
     where another was stopped, and ends with the same bits.
     """
     from mithridate.progress import StressProgress
-    from mithridate.stress.page import write_page
     from mithridate.stress.run import stress_test
     from mithridate.stress.terminal import stress_lines, stress_table, stress_title
 
     with StressProgress() as progress:
         test = stress_test(agent, env, suite, label=label, out=out, onlooker=progress)
-    write_page(test)
     if as_json:
         print_json(test.entry.to_json())
         return

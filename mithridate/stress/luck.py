@@ -55,8 +55,12 @@ class Seeded(Around):
 
 def seeded(agent: Agent) -> Agent:
     """The agent, seeded if it is a user's; ours draw from their streams alone."""
-    whose = type(getattr(agent, "wraps", agent)).__module__.partition(".")[0]
-    return agent if whose == OURS else Seeded(agent)
+    return Seeded(agent) if is_theirs(agent) else agent
+
+
+def is_theirs(agent: Agent) -> bool:
+    """Whether its code is a user's."""
+    return type(getattr(agent, "wraps", agent)).__module__.partition(".")[0] != OURS
 
 
 @contextmanager

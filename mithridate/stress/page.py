@@ -10,14 +10,13 @@ from typing import Any
 from markupsafe import Markup
 
 from mithridate.evaluation.kinds import trained_kinds
-from mithridate.files import write_atomic
+from mithridate.registry import AGENTS
 from mithridate.report.html import page_templates
 from mithridate.report.svg import BOTTOM, HEIGHT, LEFT, TOP, WIDTH, ticks
 from mithridate.report.views import CurveView
 from mithridate.stress.entry import AttackEntry, Entry
 from mithridate.stress.flags import WHY
 from mithridate.stress.measure import points
-from mithridate.stress.run import PAGE, StressTest
 from mithridate.stress.suites import CLEAN, Suite, left_out, suite_env
 from mithridate.stress.worst import average
 
@@ -42,11 +41,6 @@ class _Row:
     norm: float
     chosen: float
     """Share of the tasks that it is worst for at the hardest level."""
-
-
-def write_page(test: StressTest) -> None:
-    if test.directory is not None:
-        write_atomic(test.directory / PAGE, render_entry(test.entry))
 
 
 def render_entry(entry: Entry) -> str:
@@ -105,6 +99,10 @@ def _curves(entry: Entry, suite: Suite, eps: float, horizon: int) -> CurveView:
 
 
 def _command(entry: Entry) -> str:
+    """What computes it again."""
+    name = entry.made_of
+    if entry.sha256 is None and name.isidentifier() and AGENTS.known(name) is None:  # an object
+        return f'mithridate.stress_test({name}, "{entry.environment}", "{entry.suite}")'
     words = ["mithridate", "stress", entry.environment, "--agent", entry.made_of]
     return shlex.join([*words, "--suite", entry.suite])
 

@@ -4,6 +4,7 @@ done. A run that was stopped or killed goes on where it was and ends with the sa
 from __future__ import annotations
 
 import hashlib
+import inspect
 import json
 import re
 import tempfile
@@ -20,15 +21,17 @@ from mithridate.capabilities import is_privileged
 from mithridate.config import Config
 from mithridate.errors import Interrupted, UserError, shown
 from mithridate.evaluation.flags import Flag
-from mithridate.files import make_directory, read_json_object, write_atomic
+from mithridate.files import make_directory, read_bytes, read_json_object, write_atomic
 from mithridate.settings import parse
 from mithridate.stage_config import AttackConfig
-from mithridate.stress.entry import Entry, make_entry, write_entry
+from mithridate.stress.entry import Entry, FigureEntry, make_entry, write_entry
 from mithridate.stress.flags import stress_flags
-from mithridate.stress.luck import seeded, untouched
+from mithridate.stress.luck import is_theirs, seeded, untouched
 from mithridate.stress.measure import Measured, measure
+from mithridate.stress.page import render_entry
 from mithridate.stress.self_test import self_test
 from mithridate.stress.suites import CLEAN, Attack, Suite, find_suite, left_out, suite_env
+from mithridate.stress.worst import paired
 from mithridate.training.attack import AttackTraining, LearnedAttack, attack
 from mithridate.training.fitness import try_out
 from mithridate.training.loop import Watcher
@@ -106,7 +109,22 @@ class StressTest:
     def flags(self) -> list[Flag]:
         return [Flag(flag.code, flag.text) for flag in self.entry.flags]
 
-    def _hardest(self) -> Any:
+    def compared(self, other: StressTest) -> tuple[float, float]:
+        """How much this agent's worst case at the hardest level is above the other's: mean ± 2 SEM
+        over tasks, which are the same, with the same luck."""
+        if other.entry.suite_sha256 != self.entry.suite_sha256:
+            raise UserError(
+                f"{self.entry.suite} and {other.entry.suite} are not the same suite: agents are "
+                "compared on the same tasks"
+            )
+        eps = self._hardest().eps
+        return paired(self.entry.worst(eps)[3], other.entry.worst(eps)[3])
+
+    def html(self) -> str:
+        """The page."""
+        return render_entry(self.entry)
+
+    def _hardest(self) -> FigureEntry:
         return max(self.entry.figures, key=lambda figure: figure.eps)
 
 
@@ -161,8 +179,8 @@ class _Run:
             )
         try_out(self.env, [made], [])
         self.named = agent if isinstance(agent, str) else name
-        self.label = label or name[:80]
-        self.sha256 = fingerprint(self.named if isinstance(agent, str) else "", made)
+        self.label, self._slug = label or name[:80], slug(name)
+        self.sha256 = _sha256(self.named, made) if isinstance(agent, str) else fingerprint("", made)
         self.agent: Agent = seeded(made)
         self.config = StressConfig(
             agent=self.named, agent_sha256=self.sha256, environment=suite.env, suite=suite.name,
@@ -172,7 +190,8 @@ class _Run:
 
     @property
     def name(self) -> str:
-        return f"stress-{self.suite.env}-{slug(self.label)}-{self.config.hash()}"
+        """Of the run's directory, unless told; whatever tables call the agent."""
+        return f"stress-{self.suite.env}-{self._slug}-{self.config.hash()}"
 
     def go(self, path: Path) -> Entry:
         directory = RunDirectory(path, self.config)
@@ -204,6 +223,7 @@ class _Run:
             sha256=self.sha256, versions=versions(),
         )  # fmt: skip
         write_entry(path / ENTRY, entry)
+        write_atomic(path / PAGE, render_entry(entry))
         return entry
 
     def _cell(self, path: Path, attack_: Attack, eps: float) -> Measured:
@@ -248,6 +268,18 @@ class _Run:
             "threads": suite.threads, "attacker": attack_.attacker, "eps": eps,
             "budget": suite.budget, "tasks": suite.tasks, "rounds": attack_.rounds or 1,
         })  # fmt: skip
+
+
+def _sha256(name: str, agent: Agent) -> str | None:
+    """See `fingerprint`; of a class that a user has registered, its file counts, too."""
+    found = fingerprint(name, agent)
+    if found is not None or not is_theirs(agent):
+        return found
+    try:
+        path = inspect.getfile(type(getattr(agent, "wraps", agent)))
+    except (TypeError, OSError):
+        return None
+    return hashlib.sha256(read_bytes(Path(path), "source")).hexdigest()
 
 
 def slug(text: str) -> str:
