@@ -489,7 +489,7 @@ def test_poison_that_does_not_arrive_is_noticed(monkeypatch, tmp_path):
     monkeypatch.setattr(testing, "rollout", leaky)
     with pytest.raises(UserError, match="poison does not reach"):
         stress_test("ts", suite="smoke", out=tmp_path / "run")
-    assert not list((tmp_path / "run" / "cells").iterdir())
+    assert not (tmp_path / "run").exists()
 
 
 def test_an_agent_that_is_shown_something_else_is_noticed(monkeypatch):
@@ -584,6 +584,14 @@ def test_an_agent_that_raises_is_blamed(tmp_path, monkeypatch, command):
     code, _, stderr = command("stress", "bandit", "--agent", "bad:Greedy", "--suite", "smoke")
     assert code == 2 and stderr.count("\n") == 1
     assert "Greedy.observe() (bad.py, line 17) raised ZeroDivisionError" in stderr
+    assert not (tmp_path / "runs").exists()
+
+
+@pytest.mark.parametrize("label", ["a\udcffb", "a\u202eb\x00", "<b>é 中</b>"])
+def test_labels_of_all_sorts(label, tmp_path):
+    test = stress_test("ts", suite="smoke", label=label, out=tmp_path / "run")
+    assert read_entry(tmp_path / "run" / "entry.json") == test.entry
+    assert test.entry.agent == "".join(c if c.isprintable() else "?" for c in label)
 
 
 def test_json_is_one_document(command, tmp_path):
@@ -621,6 +629,11 @@ def _scores(data):
         lambda d: d.update(environment="chess"),
         lambda d: d.update(better="higher"),
         lambda d: d.update(agent="x" * 81),
+        lambda d: d.update(agent="a\x1b[2Jb"),
+        lambda d: d.update(agent="a\u202eb"),
+        lambda d: d.update(agent="a\udcffb"),
+        lambda d: d.update(made_of="a\nb"),
+        lambda d: d["versions"].update({"a\x00": "b"}),
         lambda d: d.update(extra=1),
         lambda d: d.update(format=2),
         lambda d: d["attacks"].pop(),

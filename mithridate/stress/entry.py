@@ -10,7 +10,7 @@ import json
 from pathlib import Path
 from typing import Annotated, Any
 
-from pydantic import Field, ValidationError
+from pydantic import AfterValidator, Field, ValidationError
 
 from mithridate.config import Config
 from mithridate.errors import UserError, shown
@@ -27,8 +27,23 @@ LIMIT = 4 * 2**20
 """Bytes of an entry."""
 LARGEST = 1e7
 MOST_TASKS = 10_000
-Name = Annotated[str, Field(min_length=1, max_length=80)]
-Text = Annotated[str, Field(max_length=400)]
+NAME, TEXT = 80, 400
+"""Letters."""
+
+
+def _is_printable(text: str) -> str:
+    if not text.isprintable():
+        raise ValueError("it has letters that cannot be printed")
+    return text
+
+
+def printable(text: str, limit: int) -> str:
+    """As an entry may have it."""
+    return "".join(c if c.isprintable() else "?" for c in text)[:limit]
+
+
+Name = Annotated[str, Field(min_length=1, max_length=NAME), AfterValidator(_is_printable)]
+Text = Annotated[str, Field(max_length=TEXT), AfterValidator(_is_printable)]
 Real = Annotated[float, Field(ge=-LARGEST, le=LARGEST, allow_inf_nan=False)]
 Reals = Annotated[list[Real], Field(max_length=MOST_TASKS)]
 Digest = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
@@ -166,7 +181,7 @@ def make_entry(
     known = {
         "environment": suite.env, "suite": suite.name, "suite_sha256": suite.sha256(),
         "metric": metric[0], "better": metric[1], "attacks": attacks,
-        "flags": [FlagEntry(code=flag.code, text=flag.text[:400]) for flag in flags], **said,
+        "flags": [FlagEntry(code=f.code, text=printable(f.text, TEXT)) for f in flags], **said,
     }  # fmt: skip
     bare = Entry.model_construct(**known)
     return Entry.model_validate({**known, **_figures(bare, suite)})

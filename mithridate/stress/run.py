@@ -24,7 +24,15 @@ from mithridate.evaluation.flags import Flag
 from mithridate.files import make_directory, read_bytes, read_json_object, write_atomic
 from mithridate.settings import parse
 from mithridate.stage_config import AttackConfig
-from mithridate.stress.entry import Entry, FigureEntry, make_entry, write_entry
+from mithridate.stress.entry import (
+    NAME,
+    TEXT,
+    Entry,
+    FigureEntry,
+    make_entry,
+    printable,
+    write_entry,
+)
 from mithridate.stress.flags import stress_flags
 from mithridate.stress.luck import is_theirs, seeded, untouched
 from mithridate.stress.measure import Measured, measure
@@ -147,8 +155,8 @@ def stress_test(
     the one of an earlier run: it has a directory only if you name one, and you vouch for it.
     """
     found = find_suite(suite, env)
-    if label is not None and not (isinstance(label, str) and 0 < len(label) <= 80):
-        raise UserError(f"label: a text of up to 80 letters, not {shown(label, 40)}")
+    if label is not None and not (isinstance(label, str) and 0 < len(label) <= NAME):
+        raise UserError(f"label: a text of up to {NAME} letters, not {shown(label, 40)}")
     run = _Run(found, agent, label, onlooker)
     with untouched():
         if out is None and not isinstance(agent, str):
@@ -179,7 +187,7 @@ class _Run:
             )
         try_out(self.env, [made], [])
         self.named = agent if isinstance(agent, str) else name
-        self.label, self._slug = label or name[:80], slug(name)
+        self.label, self._slug = printable(label or name, NAME), slug(name)
         self.sha256 = _sha256(self.named, made) if isinstance(agent, str) else fingerprint("", made)
         self.agent: Agent = seeded(made)
         self.config = StressConfig(
@@ -194,20 +202,20 @@ class _Run:
         return f"stress-{self.suite.env}-{self._slug}-{self.config.hash()}"
 
     def go(self, path: Path) -> Entry:
+        flags = self_test(self.suite, self.env, self.tasks, self.agent)
         directory = RunDirectory(path, self.config)
         try:
-            return self._go(path)
+            return self._go(path, flags)
         except KeyboardInterrupt:
             raise Interrupted("what is measured so far is kept") from None
         finally:
             directory.close()
 
-    def _go(self, path: Path) -> Entry:
+    def _go(self, path: Path, flags: list[Flag]) -> Entry:
         make_directory(path / "cells")
         for leftover in (path / "cells").glob(".*"):
             with suppress(OSError):
                 leftover.unlink()
-        flags = self_test(self.suite, self.env, self.tasks, self.agent)
         plan = self.suite.cells()
         if self.onlooker:
             self.onlooker.planned(len(plan))
@@ -219,7 +227,7 @@ class _Run:
         metric = self.env.spec.metric
         entry = make_entry(
             self.suite, cells, [*flags, *stress_flags(self.suite, cells, metric.better)],
-            (metric.name, metric.better), agent=self.label, made_of=self.named[:400],
+            (metric.name, metric.better), agent=self.label, made_of=printable(self.named, TEXT),
             sha256=self.sha256, versions=versions(),
         )  # fmt: skip
         write_entry(path / ENTRY, entry)
