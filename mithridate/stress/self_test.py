@@ -63,14 +63,19 @@ def self_test(suite: Suite, env: Env, tasks: Tasks, agent: Agent) -> list[Flag]:
     witness = _Witness(agent)
     seen = play(witness, _Shift(), EPS)
     shown = torch.stack(witness.shown[-env.spec.horizon :], 1)
-    again = play(agent, _Shift(), EPS)
     reached = ((shown != seen.true_rewards) == seen.poisoned).all() and seen.poisoned.any()
     if not reached or not torch.equal(shown, seen.observed_rewards):
         raise UserError(
             "the poison does not reach the agent: what it was shown is not the true reward with "
             "the poisoned steps replaced; nothing was measured"
         )
-    if not torch.equal(seen.actions, again.actions):
+    # Under an attack of the suite a model plays in the kernels, unless somebody looks on.
+    real = next((a.attacker for a in suite.attacks if a.rounds is None), None)
+    pairs = [(seen, play(agent, _Shift(), EPS))]
+    if real is not None:
+        looked_on = play(_Witness(agent), suite.make(real), EPS)
+        pairs.append((looked_on, play(agent, suite.make(real), EPS)))
+    if not all(torch.equal(one.actions, other.actions) for one, other in pairs):
         return [
             Flag(
                 "not-repeatable",
