@@ -105,6 +105,12 @@ class Dice(Leader):
         return int(torch.randint(5, (1,))) if torch.rand(1) < 0.3 else super().act(obs)
 
 
+@pytest.fixture(autouse=True)
+def _elsewhere(tmp_path, monkeypatch):
+    """Runs have their default place in the working directory."""
+    monkeypatch.chdir(tmp_path)
+
+
 @pytest.fixture(scope="module")
 def smoke(tmp_path_factory):
     """A finished test of Thompson sampling."""
