@@ -1,8 +1,11 @@
 """Compute the entries of results/leaderboard: our agents and every baseline, one after the other.
 
-python scripts/leaderboard.py [AGENT …]      all, or those named; what is there is left alone
+python scripts/leaderboard.py [AGENT …]      all, or those named
+python scripts/leaderboard.py --digests      what FROZEN in mithridate/stress/suites.py has to say
 
 It goes on where it was stopped. Each entry is what `mithridate stress ENV --agent AGENT` gives.
+What is there is left alone, unless it is of another suite under the same name: then it is computed
+anew.
 """
 
 from __future__ import annotations
@@ -10,10 +13,12 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
+from mithridate.errors import UserError
 from mithridate.progress import StressProgress
-from mithridate.stress.entry import write_entry
+from mithridate.stress.entry import read_entry, write_entry
 from mithridate.stress.leaderboard import SCHEMA, schema_text, write_leaderboard
 from mithridate.stress.run import slug, stress_test
+from mithridate.stress.suites import find_suite, suite_names
 
 FOLDER = Path("results/leaderboard")
 SUITE = "standard-v0"
@@ -36,7 +41,7 @@ def main(wanted: list[str]) -> None:
     for env, agents in AGENTS.items():
         for agent in agents:
             path = FOLDER / f"{env}-{SUITE}-{slug(agent)}.json"
-            if path.exists() or (wanted and agent not in wanted):
+            if (wanted and agent not in wanted) or _is_sound(path):
                 continue
             with StressProgress() as progress:
                 test = stress_test(agent, env, SUITE, onlooker=progress)
@@ -46,5 +51,22 @@ def main(wanted: list[str]) -> None:
     print(write_leaderboard(FOLDER))
 
 
+def _is_sound(path: Path) -> bool:
+    try:
+        read_entry(path)
+    except UserError:
+        return False
+    return True
+
+
+def digests() -> None:
+    for env in AGENTS:
+        for name in suite_names(env):
+            print(f'    "{env}/{name}": "{find_suite(name, env).sha256()}",')
+
+
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    if sys.argv[1:] == ["--digests"]:
+        digests()
+    else:
+        main(sys.argv[1:])

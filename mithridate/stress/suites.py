@@ -3,7 +3,8 @@
 Everything that a figure depends on is here, in one place: environment, levels, budget, tasks, seed,
 repeats, attacks and how long they learn. No argument changes it. A change makes a new version; the
 digest of each suite's content, the settings of its attackers included, is written down below, and a
-test compares.
+test compares. (Attackers that kinds.py names are taken from there; the digest covers them. When one
+changes there, write the old one out here for the versions that have it.)
 """
 
 from __future__ import annotations
