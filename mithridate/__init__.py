@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from mithridate.registry import ENVS as ENVS
     from mithridate.registry import KINDS as KINDS
     from mithridate.rng import Rng as Rng
+    from mithridate.stress.run import stress_test as stress_test
 
 _HOME = {
     "AGENTS": "mithridate.registry",
@@ -35,6 +36,7 @@ _HOME = {
     "load": "mithridate.agents.in_context",
     "make_agent": "mithridate.agents.named",
     "make_env": "mithridate.envs",
+    "stress_test": "mithridate.stress.run",
 }
 __all__ = sorted(_HOME)
 

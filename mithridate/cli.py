@@ -14,7 +14,7 @@ from typing import Annotated, Any
 
 import typer
 
-from mithridate.commands import evaluate, experiments, machine, picture, training
+from mithridate.commands import evaluate, experiments, machine, picture, stress, training
 from mithridate.commands.options import documents_apart
 from mithridate.errors import Caution, Interrupted, TrainingDiverged, UserError, shown
 from mithridate.users_code import import_extensions
@@ -46,7 +46,7 @@ def _root(
     pass
 
 
-for commands in (training, evaluate, machine, picture, experiments):
+for commands in (training, evaluate, stress, machine, picture, experiments):
     commands.add_to(app)
 
 

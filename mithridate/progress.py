@@ -14,6 +14,7 @@ from rich.progress import (
     Progress,
     ProgressColumn,
     Task,
+    TaskID,
     TextColumn,
     TimeRemainingColumn,
 )
@@ -21,7 +22,7 @@ from rich.text import Text
 
 if TYPE_CHECKING:
     from mithridate.experiments.stages import Stage
-    from mithridate.training.loop import Values
+    from mithridate.training.loop import Values, Watcher
 
 
 class _Rate(ProgressColumn):
@@ -90,6 +91,42 @@ def counting(description: str, total: int) -> Iterator[Callable[[], None]]:
     with _progress() as progress:
         task = progress.add_task(description, total=total, note="")
         yield lambda: progress.advance(task)
+
+
+class StressProgress:
+    """An onlooker of a stress test: how many cells are done, and how far this one is."""
+
+    def __init__(self) -> None:
+        self._progress = _progress()
+        self._bars = TrainingProgress("", self._progress)
+        self._cell: TaskID | None = None
+
+    def __enter__(self) -> StressProgress:
+        self._progress.start()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._progress.stop()
+
+    def planned(self, total: int) -> None:
+        self._cells = self._progress.add_task("cells", total=total, note="")
+
+    def training(self, name: str) -> list[Watcher]:
+        return [self._bars.another(f"against it: {name}")]
+
+    def began(self, name: str, steps: int) -> None:
+        if steps:
+            self._cell = self._progress.add_task(f"measure {name}", total=steps, note="")
+
+    def stepped(self) -> None:
+        if self._cell is not None:
+            self._progress.advance(self._cell)
+
+    def finished(self) -> None:
+        if self._cell is not None:
+            self._progress.remove_task(self._cell)
+            self._cell = None
+        self._progress.advance(self._cells)
 
 
 class GraphProgress:

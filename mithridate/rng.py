@@ -83,6 +83,10 @@ class TaskStreams:
     def __len__(self) -> int:
         return len(self._ids)
 
+    def integer(self) -> int:
+        """A number that stands for these streams, for those who want a seed."""
+        return self._rng.child("seed", *self._ids).integer()
+
     @classmethod
     def block(cls, n: int) -> int:
         """Steps that are drawn ahead if each has n numbers."""

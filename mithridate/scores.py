@@ -35,7 +35,7 @@ def step_scores(
         trajectory = rollout(env, some, agent, attacker, eps, rng=rng, on_step=on_step)
         parts.append(score(env, some, trajectory))
         if attacker is not None and norms is not None:
-            norms.append(_norm(attacker, len(some)))
+            norms.append(norms_of(attacker, len(some)).max().item())
     return torch.cat(parts)
 
 
@@ -50,8 +50,8 @@ def score(env: Env, tasks: Tasks, trajectory: Trajectory) -> Tensor:
     return scores
 
 
-def _norm(attacker: Attacker, batch: int) -> float:
-    """The largest norm that an attacker says to have used, or an error that says what is wrong."""
+def norms_of(attacker: Attacker, batch: int) -> Tensor:
+    """(B,): the norms that an attacker says to have used, or an error that says what is wrong."""
     with blaming(attacker):
         cost: Any = attacker.cost()
     name = f"attacker {type(attacker).__name__}: cost()"
@@ -59,7 +59,8 @@ def _norm(attacker: Attacker, batch: int) -> float:
         raise UserError(f"{name} must return ({batch},) norms as a tensor of floats")
     if not torch.isfinite(cost).all() or (cost < 0).any():
         raise UserError(f"{name} must return norms that are finite and not negative")
-    return cost.max().item()
+    norms: Tensor = cost
+    return norms
 
 
 def total_scores(env: Env, tasks: Tasks, agent: Agent, *, rng: Rng, block: int = 250) -> Tensor:

@@ -184,7 +184,7 @@ def test_by_episodes_an_attack_that_works_throughout_is_credited(env):
 
 
 def test_by_episodes_it_hurts_more_and_the_rate_falls():
-    """With the same rounds, from nothing; four episodes of a task are more to learn from as well."""
+    """In as many rounds, from nothing; four episodes are more to learn from as well."""
 
     def learned(more):
         config = resolve(

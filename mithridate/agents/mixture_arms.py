@@ -47,7 +47,7 @@ class MixtureTSConfig(Config):
     """Standard deviations w of the others' offsets, equally probable."""
     spreads: Scales = (0.02, 0.3, 0.6)
     """Standard deviations r of what an attacker adds around its offset, equally probable."""
-    temperature: Temperature = 0.35
+    temperature: Temperature = 0.6
     """Below 1 the probabilities of the arms are sharpened, as in-context agents do."""
 
 

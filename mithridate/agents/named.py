@@ -6,11 +6,12 @@ import hashlib
 import os
 import sys
 from collections.abc import Mapping
+from inspect import isfunction
 from pathlib import Path
 from typing import Any
 
+from mithridate.agents.conventions import any_agent
 from mithridate.agents.in_context import InContextAgent, load
-from mithridate.agents.single_task import as_agent
 from mithridate.errors import UserError, unknown
 from mithridate.files import read_bytes
 from mithridate.model.weights import zoo_names
@@ -20,7 +21,8 @@ from mithridate.types import Agent, Follows
 from mithridate.users_code import import_module
 
 AgentLike = Any
-"""str, an Agent, a plain single-task agent, or the class of either."""
+"""str, an Agent, a plain single-task agent, one of another library's (conventions.py), the class of
+one, or a function that makes one."""
 
 
 Told = Mapping[str, float]
@@ -44,11 +46,12 @@ def make_agent(agent: AgentLike, situation: Told | None = None) -> tuple[str, Ag
 
     - a registered name, with parameters if wanted: 'ts', 'ucb1(constant=1,form=fixed)';
     - a shipped model ('dpt-bandit-s0'), a run's directory or a .safetensors file;
-    - 'module:Class', a class of the user's.
+    - 'module:Class', a class of the user's, or a function or an object there.
     """
     if not isinstance(agent, str):
-        name = agent.__name__ if isinstance(agent, type) else type(agent).__name__
-        return name, as_agent(agent)
+        named = isinstance(agent, type) or isfunction(agent)
+        name = agent.__name__ if named else type(agent).__name__
+        return name, any_agent(agent)
     name, parameters = parse_call(agent)
     if AGENTS.known(name) is not None:
         follows: Follows = getattr(AGENTS.get(name), "follows", {})
@@ -62,7 +65,7 @@ def make_agent(agent: AgentLike, situation: Told | None = None) -> tuple[str, Ag
     if ":" in name:
         if parameters:
             raise UserError(f"agent '{agent}': parameters are not passed to a class of your own")
-        return name.partition(":")[2], as_agent(_import(name))
+        return name.partition(":")[2], any_agent(_import(name))
     raise unknown("agent", name, [*AGENTS.names(), *zoo_names()])
 
 

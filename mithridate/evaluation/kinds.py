@@ -15,8 +15,9 @@ import difflib
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any
 
+from mithridate.envs import env_of
 from mithridate.errors import UserError, unknown
 from mithridate.registry import KINDS
 
@@ -102,6 +103,9 @@ class Kind:
         return ""
 
 
+ITSELF = "itself"
+"""Instead of a target: each victim meets the attackers that were trained against it."""
+
 KNOWN = tuple(name for name in vars(Kind) if not name.startswith("_"))
 """What a kind may say of itself."""
 
@@ -177,38 +181,75 @@ class Pooled(Kind):
         return spec.n_attack_keys > 1
 
 
-class ByEpisodes(Kind):
-    """Attackers that try something on each task for a whole episode, sixteen times in a round."""
+TABLES = "tabular(episodes=16,learning_rate=0.05,discount=0.99)"
+"""Of strong attackers in rooms."""
 
-    episodes = 16.0
-    generations: ClassVar[Mapping[str, int]] = {"smoke": 2, "laptop": 15, "paper": 15}
 
-    def rounds(self, config: EvaluateConfig) -> int | None:
-        return self.generations[config.preset]
+def _rounds(config: EvaluateConfig, with_arms: int, in_rooms: int) -> int:
+    if config.preset == "smoke":
+        return 2
+    return with_arms if env_of(config.env).spec.n_attack_keys == 1 else in_rooms
 
 
 @KINDS.register("steady")
-class Steady(ByEpisodes):
+class Steady(Kind):
     """Learned ones that compare several episodes of a task with each other. With arms they explore
     in their parameters, drawn once per episode; in rooms step by step."""
 
     attacker = "gaussian(explore=episode,episodes=16,learning_rate=2,noise=0.6,initial_spread=0.05)"
-    in_rooms = "tabular(episodes=16,learning_rate=0.1,discount=0.99)"
+    in_rooms = TABLES
     order = 42
     phrase = "learned by episodes"
     brief = "by episodes"
+    episodes = 16.0
 
     def attacker_in(self, spec: EnvSpec) -> str | None:
         return self.attacker if spec.n_attack_keys == 1 else self.in_rooms
 
+    def rounds(self, config: EvaluateConfig) -> int | None:
+        return _rounds(config, with_arms=15, in_rooms=100)
+
+
+@KINDS.register("paper")
+class AsThePaper(Kind):
+    """Learned ones that come closest to what the paper's own attackers do to DPT, Thompson sampling
+    and LinUCB (docs/attacks.md): for columns beside the paper's. They are far from the worst. In
+    rooms `steady` ones come closest."""
+
+    attacker = "gaussian(learning_rate=0.01)"
+    with_features = (
+        "gaussian(explore=episode,episodes=16,learning_rate=0.5,noise=0.4,initial_spread=0.05)"
+    )
+    order = 28
+    phrase = "learned, as the paper's"
+    brief = "as the paper's"
+    episodes = 16.0
+    where = "with arms"
+
+    def attacker_in(self, spec: EnvSpec) -> str | None:
+        return self.attacker if spec.features is None else self.with_features
+
+    def rounds(self, config: EvaluateConfig) -> int | None:
+        return 2 if config.preset == "smoke" else 10
+
+    def fits(self, spec: EnvSpec) -> bool:
+        return spec.n_attack_keys == 1
+
+    def paper(self, of: str, table: str | None) -> str:
+        return "" if table is not None and "adaptive" in table else of
+
 
 @KINDS.register("search")
-class Search(ByEpisodes):
+class Search(Kind):
     """The worst attack on each task that a black-box search finds."""
 
     attacker = "search"
     order = 45
     phrase = "search"
+    episodes = 16.0
+
+    def rounds(self, config: EvaluateConfig) -> int | None:
+        return _rounds(config, with_arms=15, in_rooms=15)
 
 
 @KINDS.register("random")

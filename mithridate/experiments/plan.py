@@ -2,7 +2,8 @@
 
 Equal stages have equal names, so recipes share what they have in common. Victim r meets the
 attackers of replication r + 1, on their tasks; with a single replication those are its own, and the
-report flags it.
+report flags it. Attackers that were trained against the victim itself (`Recipe.own`) are of its own
+replication: they are to be the worst for this very model.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from typing import Any
 from mithridate.envs import make_env
 from mithridate.errors import UserError, unknown
 from mithridate.evaluation.columns import attack_config
-from mithridate.evaluation.kinds import Heading, fitting, named
+from mithridate.evaluation.kinds import ITSELF, Heading, fitting, named
 from mithridate.experiments.formats import MANY_REPLICATIONS, About
 from mithridate.experiments.recipes import MODELS, Level, Recipe, Row
 from mithridate.experiments.rehearsal import try_stage
@@ -90,7 +91,7 @@ def check_size(recipes: Sequence[Recipe], preset: str, replications: int | None)
     for recipe in recipes:
         count = replications or recipe.replications[preset]
         for level in recipe.levels:
-            found += len(recipe.columns(level)) * len(list(recipe.victims(level, preset, count)))
+            found += sum(1 for _ in recipe.cells(level, preset, count))
     if found > MANY_CELLS:
         raise UserError(
             f"{found:,} evaluations are more than {MANY_CELLS:,}: lower --replications, or take "
@@ -113,14 +114,13 @@ def plan(
     if not 0 <= seed <= LARGEST_SEED:
         raise UserError(f"--seed must be from 0 to {LARGEST_SEED}, not {shown(seed)}")
     spec = make_env(recipe.environment).spec
-    for kind in recipe.trained:
+    for kind in (*recipe.trained, *recipe.own):
         fitting(kind, spec)
     build = _Builder(recipe, preset, seed, _by_stage(sets))
     cells = tuple(
         build.cell(row, column, level, r, count)
         for level in recipe.levels
-        for column in recipe.columns(level)
-        for row, r in recipe.victims(level, preset, count)
+        for row, column, r in recipe.cells(level, preset, count)
     )
     trainings = tuple(
         build.model(row.agent, level, r)
@@ -223,7 +223,7 @@ class _Builder:
         return self._config("evaluate", seed=self.seed, eps=level.eps, budget=level.budget)
 
     def attack(self, row: Row, heading: Heading, level: Level, replication: int) -> Stage:
-        key = ("attack", heading, level, replication)
+        key = ("attack", heading.kind, row.label, level, replication)
         if key not in self._made:
             inputs = {"target": self.model(row.agent, level, replication)} if row.is_model else {}
             config = {**self._attack(row, heading, level), "seed": self.seed + replication}
@@ -231,6 +231,15 @@ class _Builder:
             about = _about(heading.kind, row.label, level, replication)
             self._made[key] = Stage("attack", label, config, inputs, about)
         return self._made[key]
+
+    def _attackers(
+        self, row: Row, heading: Heading, level: Level, replication: int, count: int
+    ) -> Stage:
+        """Those that a row meets: of the next replication, or its own."""
+        if heading.of == ITSELF:
+            return self.attack(row, heading, level, replication)
+        target = next(r for r in self.recipe.rows if r.label == heading.of)
+        return self.attack(target, heading, level, (replication + 1) % count)
 
     def _attack(self, row: Row, heading: Heading, level: Level) -> dict[str, Any]:
         """Resolved once for all seeds."""
@@ -254,8 +263,7 @@ class _Builder:
             inputs["victim"] = self.model(row.agent, level, replication)
         trained = heading.described.trained
         if trained:
-            target_row = next(r for r in self.recipe.rows if r.label == heading.of)
-            inputs["attack"] = self.attack(target_row, heading, level, (replication + 1) % count)
+            inputs["attack"] = self._attackers(row, heading, level, replication, count)
         config = self.evaluation(level)
         for unused in ("attackers", "replications", "rounds", "adaptive_rounds", "preset"):
             del config[unused]  # the attack stage has its own

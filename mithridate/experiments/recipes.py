@@ -12,11 +12,13 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+from mithridate.capabilities import is_privileged
 from mithridate.config import IN_ROOMS
 from mithridate.envs.bandit_base import Arms
 from mithridate.envs.darkroom import Darkroom
 from mithridate.errors import unknown
-from mithridate.evaluation.kinds import Heading, untrained
+from mithridate.evaluation.kinds import ITSELF, Heading, untrained
+from mithridate.registry import AGENTS, parse_call
 
 
 @dataclass(frozen=True)
@@ -130,6 +132,11 @@ class Row:
     def is_model(self) -> bool:
         return self.agent in MODELS
 
+    @property
+    def is_privileged(self) -> bool:
+        """Whether it knows the attack."""
+        return not self.is_model and is_privileged(AGENTS.get(parse_call(self.agent, "agent")[0]))
+
 
 @dataclass(frozen=True)
 class Level:
@@ -153,6 +160,9 @@ class Recipe:
     """Attackers that do not learn; none is the clean column."""
     trained: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     """By kind of attack, the labels of the rows that attackers are trained against."""
+    own: tuple[str, ...] = ()
+    """Kinds of attack of which each row meets those that were trained against itself, at the last
+    level: the very model of the same replication, with luck that the attackers have not seen."""
     only_at: Mapping[str, tuple[float, ...]] = field(default_factory=dict)
     """By kind, the contamination levels of its columns, if not all."""
     table: str | None = None
@@ -189,7 +199,17 @@ class Recipe:
             if level.eps in self.only_at.get(kind, (level.eps,))
             for target in targets
         ]
+        if level == self.levels[-1]:
+            trained += [Heading(kind, ITSELF) for kind in self.own]
         return [*(Heading(untrained(name), name) for name in self.static), *trained]
+
+    def cells(self, level: Level, preset: str, count: int) -> Iterator[tuple[Row, Heading, int]]:
+        """Who meets whom at a level, in which replication. Who knows the attack has none of its
+        own."""
+        for column in self.columns(level):
+            for row, replication in self.victims(level, preset, count):
+                if column.of != ITSELF or not row.is_privileged:
+                    yield row, column, replication
 
 
 TUNED_Q = (
@@ -204,6 +224,7 @@ CLASSICAL = (
     Row("UCB1.0", "ucb1"),
     Row("crUCB", "crucb(alpha={eps})"),
 )
+MIXTURE_TS = Row("mixture TS", "mixture_ts(eps={eps})")
 ORACLE = Row("posterior oracle", "posterior_oracle")
 ROOM_ROWS = (
     AT_DPT,
@@ -234,9 +255,10 @@ RECIPES = {
             name="bandit_main",
             title="Bandit: cumulative regret under attack, eps = 0.4",
             environment="bandit",
-            rows=(AT_DPT, DPT, *CLASSICAL, ORACLE),
-            static=ARM_ATTACKS,
-            trained={"learned": MAIN},
+            rows=(AT_DPT, DPT, MIXTURE_TS, *CLASSICAL, ORACLE),
+            static=(*ARM_ATTACKS, "ace"),
+            trained={"paper": MAIN},
+            own=("search",),
             table="bandit_main",
         ),
         Recipe(

@@ -7,6 +7,7 @@ import hashlib
 import json
 from importlib.metadata import version
 from pathlib import Path
+from typing import Any
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
@@ -18,14 +19,14 @@ from mithridate.experiments.store import Store
 from mithridate.files import make_directory, shown, write_atomic
 from mithridate.report.picture import room_svg
 from mithridate.report.svg import line_chart
-from mithridate.report.views import CellView, omissions, summarise
+from mithridate.report.views import omissions, summarise
 
 
 def render(store: Store, *, live: bool = False) -> str:
     """The page. `live`: it asks now and then whether it has changed, and reloads itself."""
     seen = fingerprint(store)  # before anything is read: what comes after is then noticed
     sections = summarise(store)
-    return _environment().get_template("report.html.j2").render(
+    return page_templates().get_template("report.html.j2").render(
         sections=sections, omissions=omissions(store), live=live, fingerprint=seen,
         version=version("mithridate"),
     )  # fmt: skip
@@ -33,10 +34,13 @@ def render(store: Store, *, live: bool = False) -> str:
 
 def render_problem(problem: str, seen: str) -> str:
     """A live page that says why there is no other, until that has changed."""
-    return _environment().get_template("problem.html.j2").render(problem=problem, fingerprint=seen)
+    return (
+        page_templates().get_template("problem.html.j2").render(problem=problem, fingerprint=seen)
+    )
 
 
-def _environment() -> Environment:
+def page_templates() -> Environment:
+    """Everything that is put into a page is escaped."""
     environment = Environment(
         loader=PackageLoader("mithridate.report", "templates"), autoescape=True,
         undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True,
@@ -71,7 +75,8 @@ def picture(room: Room) -> str:
     return "data:image/svg+xml;base64," + base64.b64encode(room_svg(room).encode()).decode()
 
 
-def cell_style(cell: CellView) -> str:
+def cell_style(cell: Any) -> str:
+    """Of anything with a share, from 0 to 1."""
     return f"--share:{100 * cell.share:.0f}%"
 
 

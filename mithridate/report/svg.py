@@ -19,8 +19,8 @@ def line_chart(view: CurveView, chart_id: str) -> str:
     points = [p for line in lines.values() for p in line]
     if not points:
         return ""
-    x_ticks = _ticks(*x_range(lines))
-    y_ticks = _ticks(min(0.0, *(y for _, y in points)), max(y for _, y in points))
+    x_ticks = ticks(*x_range(lines))
+    y_ticks = ticks(min(0.0, *(y for _, y in points)), max(y for _, y in points))
     x0, x1, y0, y1 = x_ticks[0], x_ticks[-1], y_ticks[0], y_ticks[-1]
 
     def px(x: float) -> float:
@@ -50,7 +50,7 @@ def line_chart(view: CurveView, chart_id: str) -> str:
                  f"{escape(view.xlabel)}</text>")  # fmt: skip
     for i, (label, line) in enumerate(lines.items()):
         path = " ".join(f"{px(x):.1f},{py(y):.1f}" for x, y in line)
-        colour = f"c{i % COLOURS}"
+        colour = f"c{i % COLOURS}" + (" dashed" if i >= COLOURS else "")
         parts.append(f'<polyline class="{colour}" points="{path}"/>')
         y = TOP + 12 + 18 * i
         parts.append(f'<line class="{colour}" x1="{WIDTH - RIGHT + 10}" x2="{WIDTH - RIGHT + 28}" '
@@ -61,7 +61,7 @@ def line_chart(view: CurveView, chart_id: str) -> str:
     return "\n".join(parts)
 
 
-def _ticks(low: float, high: float) -> list[float]:
+def ticks(low: float, high: float) -> list[float]:
     """Four to eight round numbers that cover the range."""
     if high - low < 1e-6:  # else ticks would be the same when they are rounded
         high = low + 1.0

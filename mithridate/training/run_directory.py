@@ -27,7 +27,9 @@ from mithridate.files import (
 from mithridate.tensor_files import read_tensors, sealed, write_sealed
 from mithridate.versions import versions
 
-LEFTOVER = r"\.(config|log|checkpoint|model|attackers)\.(jsonl?|safetensors)\.\w{8}"
+LEFTOVER = (
+    r"\.(config|log|checkpoint|model|attackers|entry|report)\.(jsonl?|safetensors|html)\.\w{8}"
+)
 
 
 class RunDirectory:

@@ -60,6 +60,9 @@ SCENARIOS: dict[str, Scenario] = {
     "distill": _run("distill", "bandit", "--source", "ts", weight=15),
     "train": _run("train", "bandit", "--from", "model", weight=20),
     "attack": _run("attack", "bandit", "--target", "ts", weight=20),
+    "stress": Scenario(
+        ("stress", "bandit", "--agent", "ts", "--suite", "smoke-v0", "--out", "run"), "run", 15
+    ),
     "reproduce": _store(weight=15),
     "processes": _store("--executor", "processes", "--workers", "2", weight=5),
 }

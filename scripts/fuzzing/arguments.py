@@ -77,6 +77,10 @@ COMMANDS = {
                      "--out": "figure!", "--seed": "integer", "--preset": "preset"},
         ("runs", "f.png"), ("env.size", "env.horizon", "tasks"),
     ),
+    "stress": Command(
+        ("stress", "bandit"), {"--agent": "ts", "--suite": "smoke-v0", "--out": "out"}, (),
+        {"--agent": "agent", "--suite": "preset", "--out": "out"}, ("out", "runs"),
+    ),
     "doctor": Command(("doctor",)),
     "bench": Command(("bench",), {"--quick": None}, (), {"--only": "part", "--threads": "integer"}),
     "demo": Command(("demo",), {"--help": None}),
