@@ -8,7 +8,10 @@ import pytest
 import torch
 import torch.nn.functional as F
 
+from mithridate import fast
 from mithridate.agents.in_context import InContextAgent, load
+from mithridate.agents.linear_grid import tiles
+from mithridate.agents.mixture_linear import MixtureLinTS, MixtureLinUCB
 from mithridate.capabilities import Added
 from mithridate.envs import make_env
 from mithridate.envs.bandit_poison import on_good_arms
@@ -20,7 +23,7 @@ from mithridate.envs.linear_bandit_actors import (
 )
 from mithridate.errors import UserError
 from mithridate.model.layouts import make_model
-from mithridate.native import kernels
+from mithridate.native import ALIGNMENT, kernels
 from mithridate.registry import AGENTS, ATTACKERS
 from mithridate.rng import Rng
 from mithridate.rollout import rollout
@@ -374,9 +377,10 @@ def test_mixture_linucb_without_poison_is_ridge_regression():
 def two_mixtures(env, batch, name, **settings):
     """In the kernels, and the reference."""
     agents = [AGENTS.create(name, **settings) for _ in range(2)]
+    agents[1]._in_kernels = lambda points: False
     for agent in agents:
         agent.reset(env.spec, batch, Rng(0).streams(range(batch)))
-    agents[1]._native = None
+    assert agents[1]._native is None
     return agents
 
 
@@ -386,7 +390,7 @@ def two_mixtures(env, batch, name, **settings):
 @pytest.mark.parametrize(
     ("batch", "world", "settings"),
     [
-        (1, {"arms": 2}, {}), (7, {}, {}), (3, {"arms": 20}, {"eps": 0.1}),
+        (1, {"arms": 1}, {}), (1, {"arms": 2}, {}), (7, {}, {}), (3, {"arms": 20}, {"eps": 0.1}),
         (5, {"dimension": 1}, {"means": 32}), (5, {}, {"untouched": 0.0, "axis": 5, "means": 17}),
         (5, {}, {"eps": 0.0}), (5, {}, {"eps": 1.0, "spread": 0.0, "untouched": 1.0}),
     ],
@@ -396,20 +400,21 @@ def test_mixtures_in_the_kernels_are_the_reference(batch, world, settings, name,
     draw, before = Rng(3).generator(), kernels().active()
     kernels().use(isa)
     try:
-        fast, slow = two_mixtures(env, batch, name, **settings)
-        assert fast._native is not None
+        native, slow = two_mixtures(env, batch, name, **settings)
+        assert native._native is not None
         for step in range(60):
             actions = torch.from_numpy(draw.integers(0, env.spec.n_actions, batch))
             rewards = torch.from_numpy(draw.normal(0.0, 1.0, batch)).float()
             rewards += 40.0 * (step == 30)  # far outside
-            for agent in (fast, slow):
+            for agent in (native, slow):
                 agent.observe(None, actions, rewards, None)
             torch.testing.assert_close(
-                fast.logs.softmax(1), slow.logs.softmax(1), atol=1e-3, rtol=1e-2
+                native.logs.softmax(1), slow.logs.softmax(1), atol=1e-3, rtol=1e-2
             )
-            rows = fast._means.T.contiguous()
-            torch.testing.assert_close(fast.expected(rows), slow.expected(rows), atol=1e-3, rtol=0)
-        assert (fast.act(None) == slow.act(None)).all()
+            means = [agent.logs.softmax(1) @ agent._means for agent in (native, slow)]
+            torch.testing.assert_close(*means, atol=1e-3, rtol=0)
+            torch.testing.assert_close(native.expected(), slow.expected(), atol=1e-3, rtol=1e-3)
+        assert (native.act(None) == slow.act(None)).all()
     finally:
         kernels().use(before)
 
@@ -418,15 +423,15 @@ def test_mixtures_in_the_kernels_are_the_reference(batch, world, settings, name,
 def test_mixtures_choose_alike_through_whole_episodes():
     """Some choices are near ties: from the first that falls otherwise, an episode is another."""
     env = make_env("linear_bandit")
-    fast, slow = two_mixtures(env, 50, "mixture_linucb")
+    native, slow = two_mixtures(env, 50, "mixture_linucb")
     tasks, draw = env.sample_tasks(50, Rng(0)), Rng(4).generator()
     same, n = 0, 150
     for _ in range(n):
         actions = slow.act(None)
-        same += (fast.act(None) == actions).float().mean().item() / n
+        same += (native.act(None) == actions).float().mean().item() / n
         added = 0.3 * draw.standard_normal(50) + 1.5 * (draw.random(50) < 0.4)
         paid = tasks.means[torch.arange(50), actions] + torch.from_numpy(added)
-        for agent in (fast, slow):
+        for agent in (native, slow):
             agent.observe(None, actions, paid.float(), None)
     assert same > 0.999
 
@@ -438,9 +443,91 @@ def test_mixtures_on_small_grids_are_left_to_the_reference_and_nan_stays_in_its_
     for agent in two_mixtures(env, 2, "mixture_linucb"):
         agent.observe(None, torch.tensor([0, 1]), torch.tensor([math.nan, 0.2]), None)
         assert agent.logs.isnan().any(1).tolist() == [True, False]
-    fast = two_mixtures(env, 2, "mixture_linucb")[0]
+    native = two_mixtures(env, 2, "mixture_linucb")[0]
     with pytest.raises(ValueError, match="out of range"):
-        fast.observe(None, torch.tensor([0, 10]), torch.tensor([0.1, 0.2]), None)
+        native.observe(None, torch.tensor([0, 10]), torch.tensor([0.1, 0.2]), None)
+
+
+class AskedUCB(MixtureLinUCB):
+    """The same, but it is asked at every step."""
+
+    def act(self, obs):
+        return super().act(obs)
+
+
+class AskedTS(MixtureLinTS):
+    def observe(self, *seen):
+        super().observe(*seen)
+
+
+@pytest.mark.skipif(kernels() is None, reason="the kernels are not built")
+@pytest.mark.parametrize("isa", kernels().instruction_sets() if kernels() else [])
+@pytest.mark.parametrize("attack", [None, "uniform", "mirror", "gaussian"])
+@pytest.mark.parametrize(
+    ("asked", "world", "settings"),
+    [
+        (AskedUCB, {}, {}), (AskedUCB, {"arms": 1}, {}), (AskedUCB, {"dimension": 1}, {"width": 0}),
+        (AskedTS, {}, {}), (AskedTS, {"arms": 1}, {}),
+        (AskedTS, {"arms": 23}, {"temperature": 3.0, "axis": 30, "means": 50}),
+    ],
+)  # fmt: skip
+def test_whole_episodes_of_mixtures_are_what_the_loop_does(
+    asked, world, settings, attack, isa, monkeypatch
+):
+    """And what they know afterwards is the same; neither threads nor chunks change anything."""
+    env = make_env("linear_bandit", horizon=40, **world)
+    tasks = env.sample_tasks(11, Rng(1))
+    attacker = None if attack is None else ATTACKERS.create(attack)
+    before = kernels().active()
+    kernels().use(isa)
+    try:
+        found = []
+        kind = asked.__mro__[1]
+        for agent, threads, chunk in ((asked, 2, 512), (kind, 1, 512), (kind, 3, 4)):
+            torch.set_num_threads(threads)
+            monkeypatch.setattr(fast, "CHUNK", chunk)
+            known = agent(agent.Config(**settings))
+            t = rollout(env, tasks, known, attacker, 0.4, rng=Rng(2))
+            assert known.plays(40) == (agent is kind)
+            known.observe(None, t.actions[:, 0], t.observed_rewards[:, 0], None)
+            found.append((t.actions, t.observed_rewards, known.logs, known.act(None)))
+    finally:
+        kernels().use(before)
+    for other in found[1:]:
+        assert all(torch.equal(a, b) for a, b in zip(found[0], other, strict=True))
+
+
+@pytest.mark.skipif(kernels() is None, reason="the kernels are not built")
+def test_tiles_hold_every_point_once():
+    for axis, dimension in ((3, 2), (4, 2), (49, 2), (17, 1), (32, 1)):
+        point, there = tiles(axis, dimension)
+        assert len(point) % ALIGNMENT == 0
+        assert point[there].sort().values.tolist() == list(range(axis**dimension))
+        assert point.min() >= 0 and point.max() < axis**dimension
+
+
+@pytest.mark.skipif(kernels() is None, reason="the kernels are not built")
+def test_grids_that_do_not_fit_are_refused():
+    fine = {
+        "scale": 1.0, "squeeze": 1.0, "log_clean": -1.0, "log_poisoned": -1.0,
+        "grid": torch.linspace(-1, 1, 20), "moves": torch.zeros(3),
+        "below": torch.zeros(2, 16, dtype=torch.int32), "beyond": torch.zeros(2, 16),
+        "rows": torch.ones(2, 16), "features": None, "arms": 2, "dimension": 1,
+    }  # fmt: skip
+    mixture = kernels().LinearMixture(**fine)
+    for name, value in (
+        ("below", torch.full((2, 16), 19, dtype=torch.int32)),
+        ("below", torch.full((2, 16), -1, dtype=torch.int32)), ("beyond", torch.zeros(31)),
+        ("rows", torch.ones(3, 16)), ("arms", 0), ("arms", 3), ("features", torch.ones(2, 3)),
+        ("grid", torch.zeros(1)), ("moves", torch.zeros(0)),
+    ):  # fmt: skip
+        with pytest.raises(ValueError, match="no grid|fit|elements|out of range"):
+            kernels().LinearMixture(**{**fine, name: value})
+    luck, arms = torch.zeros(1), torch.zeros(1, dtype=torch.int64)
+    with pytest.raises(ValueError, match="logs has"):
+        mixture.act(torch.zeros(1, 15), luck, 1.0, arms, 1)
+    with pytest.raises(ValueError, match="tables has"):
+        mixture.observe(torch.zeros(1), torch.zeros(1, 2, 32), torch.zeros(1, 16), arms, luck, 1)
 
 
 @pytest.mark.parametrize("temperature", [1.0, 0.5])

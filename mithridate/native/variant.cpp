@@ -135,7 +135,9 @@ const Kernels table = {MITHRIDATE_STRING(MITHRIDATE_ISA),
                        mixture_act_all,
                        mixture_play_all,
                        linear_observe_all,
-                       expectations};
+                       linear_expected_all,
+                       linear_act_all,
+                       linear_play_all};
 
 }  // namespace mithridate::MITHRIDATE_ISA
 
