@@ -12,6 +12,7 @@ from mithridate import fast
 from mithridate.agents.in_context import InContextAgent, load
 from mithridate.agents.linear_grid import tiles
 from mithridate.agents.mixture_linear import MixtureLinTS, MixtureLinUCB
+from mithridate.agents.posterior_oracle import PosteriorOracle
 from mithridate.capabilities import Added
 from mithridate.envs import make_env
 from mithridate.envs.bandit_poison import on_good_arms
@@ -31,7 +32,7 @@ from mithridate.settings import resolve
 from mithridate.stage_config import AdversarialConfig, PretrainConfig
 from mithridate.training.adversarial import train_adversarially
 from mithridate.training.pretrain import pretrain
-from mithridate.types import Poison
+from mithridate.types import Poison, Secrets
 
 ROBUST = ("v1", "v2", "v3")
 
@@ -330,6 +331,120 @@ def test_the_oracle_remembers_what_the_attack_was(spread):
         logs += (0.6 * clean + 0.4 * poisoned + 1e-300).log()
     found = oracle.belief.logs.softmax(1)
     torch.testing.assert_close(found, logs.softmax(1).float(), atol=2e-4, rtol=0.02)
+
+
+def two_oracles(env, tasks, attacker, eps, **settings):
+    """In the kernels, and the reference."""
+    oracles = [AGENTS.create("posterior_oracle", **settings) for _ in range(2)]
+    oracles[1]._in_kernels = lambda *_: False
+    if attacker is not None:
+        attacker.reset(env.spec, tasks, Rng(5).streams(tasks.luck))
+    for oracle in oracles:
+        oracle.reveal(Secrets(env, tasks, eps, attacker))
+        oracle.reset(env.spec, len(tasks), Rng(0).streams(tasks.luck))
+    assert [type(oracle.belief).__name__ for oracle in oracles] == ["NativeGrid", "_Weights"]
+    return oracles
+
+
+@pytest.mark.skipif(kernels() is None, reason="the kernels are not built")
+@pytest.mark.parametrize("isa", kernels().instruction_sets() if kernels() else [])
+@pytest.mark.parametrize(
+    ("batch", "world", "attack", "eps", "settings"),
+    [
+        (40, {}, "swap", 0.4, {}), (7, {}, None, 0.4, {}), (1, {"arms": 1}, "uniform", 0.4, {}),
+        (5, {"arms": 2}, "mirror", 0.0, {"axis": 16}), (5, {}, "mirror", 1.0, {"axis": 33}),
+        (5, {"noise_std": 1.0}, "gaussian", torch.linspace(0, 1, 5), {"axis": 50}),
+    ],
+)  # fmt: skip
+def test_the_oracle_in_the_kernels_is_the_reference(batch, world, attack, eps, settings, isa):
+    env = make_env("linear_bandit", horizon=70, **world)
+    tasks, draw = env.sample_tasks(batch, Rng(0)), Rng(3).generator()
+    attacker = None if attack is None else ATTACKERS.create(attack)
+    before = kernels().active()
+    kernels().use(isa)
+    try:
+        native, slow = two_oracles(env, tasks, attacker, eps, **settings)
+        same = 0.0
+        for _ in range(70):
+            arms = [oracle.act(None) for oracle in (native, slow)]
+            same += (arms[0] == arms[1]).float().mean().item() / 70
+            actions = torch.where(torch.from_numpy(draw.random(batch)) < 0.5, arms[1], arms[1] // 2)
+            rewards = tasks.means[torch.arange(batch), actions]
+            rewards = rewards + torch.from_numpy(draw.normal(0.0, 0.5, batch)).float()
+            for oracle in (native, slow):
+                oracle.observe(None, actions, rewards, None)
+            one, other = (oracle.belief for oracle in (native, slow))
+            torch.testing.assert_close(one.weights, other.weights, atol=2e-4, rtol=1e-4)
+            torch.testing.assert_close(
+                one.logs.softmax(1), other.logs.softmax(1), atol=2e-4, rtol=2e-2
+            )
+        assert same > 0.995
+    finally:
+        kernels().use(before)
+
+
+class AskedOracle(PosteriorOracle):
+    """The same, but it is asked at every step."""
+
+    def act(self, obs):
+        return super().act(obs)
+
+
+@pytest.mark.skipif(kernels() is None, reason="the kernels are not built")
+@pytest.mark.parametrize("isa", kernels().instruction_sets() if kernels() else [])
+@pytest.mark.parametrize("attack", [None, "uniform", "mirror", "gaussian"])
+@pytest.mark.parametrize("world", [{}, {"arms": 1, "horizon": 5}, {"arms": 23, "horizon": 130}])
+def test_whole_episodes_of_the_oracle_are_what_the_loop_does(world, attack, isa, monkeypatch):
+    """And what it knows afterwards is the same; neither threads nor chunks change anything."""
+    env = make_env("linear_bandit", **{"horizon": 40, **world})
+    tasks = env.sample_tasks(11, Rng(1))
+    attacker = None if attack is None else ATTACKERS.create(attack)
+    eps, before = torch.linspace(0, 1, 11), kernels().active()
+    kernels().use(isa)
+    try:
+        found = []
+        for kind, threads, chunk in (
+            (AskedOracle, 2, 512), (PosteriorOracle, 1, 512), (PosteriorOracle, 3, 4),
+        ):  # fmt: skip
+            torch.set_num_threads(threads)
+            monkeypatch.setattr(fast, "CHUNK", chunk)
+            oracle = kind()
+            t = rollout(env, tasks, oracle, attacker, eps, rng=Rng(2))
+            assert oracle.plays(40) == (kind is PosteriorOracle)
+            oracle.observe(None, t.actions[:, 0], t.observed_rewards[:, 0], None)
+            known = (oracle.belief.logs, oracle.belief.weights, oracle.act(None))
+            found.append((t.actions, t.observed_rewards, *known))
+    finally:
+        kernels().use(before)
+    for other in found[1:]:
+        assert all(torch.equal(a, b) for a, b in zip(found[0], other, strict=True))
+
+
+@pytest.mark.skipif(kernels() is None, reason="the kernels are not built")
+def test_the_oracle_stays_on_the_reference_where_the_kernels_know_less():
+    env = make_env("linear_bandit", horizon=10)
+    tasks = env.sample_tasks(3, Rng(0))
+    for world, settings in (({"dimension": 1}, {}), ({}, {"knows": "rule"})):
+        other = make_env("linear_bandit", horizon=10, **world)
+        oracle = AGENTS.create("posterior_oracle", **settings)
+        rollout(
+            other, other.sample_tasks(3, Rng(0)), oracle, ATTACKERS.create("mirror"), rng=Rng(1)
+        )
+        assert type(oracle.belief).__name__ == "_Weights"
+    native, _ = two_oracles(env, tasks, ATTACKERS.create("swap"), 0.4)
+    for actions, rewards in (([0, 1, 10], [0.1] * 3), ([0, 1, -1], [0.1] * 3), ([0, 1, 2], [0.1])):
+        with pytest.raises(ValueError, match="out of range|elements"):
+            native.observe(None, torch.tensor(actions), torch.tensor(rewards), None)
+    line = torch.linspace(-1, 1, 16)
+    for bad in ((line[:15], line, 15), (line, line, 17), (line, line[:3], 16), (line, line, 0)):
+        with pytest.raises(ValueError, match="no grid|elements"):
+            kernels().WeightOracle(0.1, 1.0, *bad)
+    oracle = kernels().WeightOracle(0.1, 1.0, line, line, 16)
+    arms, room = torch.zeros(1, dtype=torch.int64), torch.zeros(1, 3, 8)
+    known, attack = (torch.zeros(1, 16, 16), torch.zeros(1, 5)), torch.ones(1, 8, 4)
+    oracle.observe(*known, room, 2, attack, arms, torch.zeros(1), 1)
+    with pytest.raises(ValueError, match="no room"):
+        oracle.observe(*known, room, 3, attack, arms, torch.zeros(1), 1)
 
 
 def test_mixture_linucb_sums_the_offsets_out():

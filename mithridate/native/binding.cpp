@@ -22,6 +22,8 @@ using mithridate::Kernels;
 using mithridate::LinearBeliefs;
 using mithridate::LinearGrid;
 using mithridate::Mixture;
+using mithridate::OracleBeliefs;
+using mithridate::OracleGrid;
 using mithridate::Shape;
 using mithridate::PADDING;
 using mithridate::Player;
@@ -563,6 +565,75 @@ class LinearMixture {
   std::vector<int> first_column_, column_count_;
 };
 
+// The grid of an oracle, copied; see OracleGrid.
+class WeightOracle {
+ public:
+  WeightOracle(float step, float scale, const Array& line, const Array& features, int axis)
+      : line_(line.data(), line.data() + line.size()),
+        features_(features.data(), features.data() + features.size()) {
+    const int row = int(line.size()), arms = int(features.size() / 2);
+    if (axis < 1 || axis > row || row % PADDING || arms < 1)
+      throw std::invalid_argument("this is no grid");
+    expect(features, size_t(arms) * 2, "features");
+    m_ = {arms, axis, row, step, scale, line_.data(), features_.data()};
+  }
+  WeightOracle(const WeightOracle&) = delete;
+
+  void observe(const Array& logs, const Array& places, const Array& seen, long n,
+               const Array& attack, const Numbers& actions, const Array& rewards,
+               int threads) const {
+    const size_t B = actions.size();
+    const OracleBeliefs s = known(B, logs, places, seen, n, 1);
+    expect(attack, B * m_.arms * mithridate::ATTACK, "attack"), expect(rewards, B, "rewards");
+    expect_below(actions.data(), B, m_.arms, "actions");
+    nb::gil_scoped_release release;
+    active->oracle_observe(m_, s, long(B), n, actions.data(), rewards.data(), attack.data(),
+                           threads);
+  }
+
+  void act(const Array& logs, const Array& places, const Array& seen, const Array& uniforms,
+           const Numbers& actions, int threads) const {
+    const size_t B = actions.size();
+    const OracleBeliefs s = known(B, logs, places, seen, 0, 0);
+    expect(uniforms, B * mithridate::LUCK, "uniforms");
+    nb::gil_scoped_release release;
+    active->oracle_act(m_, s, long(B), uniforms.data(), actions.data(), threads);
+  }
+
+  // Whole episodes, as Player::play, with what is known of the tasks after n rewards.
+  void play(const Array& logs, const Array& places, const Array& seen, long known_rewards,
+            const Array& attack, const Array& rewards, const std::optional<Array>& noise,
+            const Flags& hit, const std::optional<Array>& shifts, const std::optional<Array>& edges,
+            const std::optional<Array>& uniforms, const std::optional<Array>& spreads,
+            const std::optional<Array>& normals, const Array& luck, const Numbers& taken,
+            const Numbers& visited, const Array& paid, const Array& proposed, const Array& observed,
+            int steps, int threads) const {
+    const World world = world_of(1, m_.arms, steps, rewards, std::nullopt, noise, hit, shifts, edges,
+                                 uniforms, spreads, normals, taken, visited, paid, proposed,
+                                 observed);
+    const size_t B = hit.size() / steps;
+    const OracleBeliefs s = known(B, logs, places, seen, known_rewards, steps);
+    expect(luck, hit.size() * mithridate::LUCK, "luck");
+    expect(attack, B * m_.arms * mithridate::ATTACK, "attack");
+    nb::gil_scoped_release release;
+    active->oracle_play(m_, s, world, long(B), known_rewards, luck.data(), attack.data(), threads);
+  }
+
+ private:
+  // With room for more rewards after n.
+  OracleBeliefs known(size_t B, const Array& logs, const Array& places, const Array& seen, long n,
+                      long more) const {
+    const size_t room = B ? seen.size() / (B * mithridate::EVIDENCE) : 0;
+    expect(logs, B * m_.axis * m_.row, "logs"), expect(places, B * mithridate::PLACE, "places");
+    expect(seen, B * room * mithridate::EVIDENCE, "seen");
+    if (n < 0 || (B && size_t(n) + more > room)) throw std::invalid_argument("there is no room");
+    return {logs.data(), places.data(), seen.data(), long(room)};
+  }
+
+  OracleGrid m_{};
+  std::vector<float> line_, features_;
+};
+
 void choose(const Array& logits, const std::optional<Array>& uniforms, float temperature,
             const Numbers& actions) {
   const size_t B = actions.size(), A = B ? logits.size() / B : 0;
@@ -619,6 +690,16 @@ NB_MODULE(_kernels, m) {
            nb::arg("normals").none(), nb::arg("luck"), nb::arg("factor"), nb::arg("taken"),
            nb::arg("visited"), nb::arg("paid"), nb::arg("proposed"), nb::arg("observed"),
            nb::arg("steps"), nb::arg("threads"));
+  nb::class_<WeightOracle>(m, "WeightOracle")
+      .def(nb::init<float, float, const Array&, const Array&, int>())
+      .def("observe", &WeightOracle::observe)
+      .def("act", &WeightOracle::act)
+      .def("play", &WeightOracle::play, nb::arg("logs"), nb::arg("places"), nb::arg("seen"),
+           nb::arg("known_rewards"), nb::arg("believed"), nb::arg("rewards"), nb::arg("noise").none(),
+           nb::arg("hit"), nb::arg("shifts").none(), nb::arg("edges").none(),
+           nb::arg("uniforms").none(), nb::arg("spreads").none(), nb::arg("normals").none(),
+           nb::arg("luck"), nb::arg("taken"), nb::arg("visited"), nb::arg("paid"),
+           nb::arg("proposed"), nb::arg("observed"), nb::arg("steps"), nb::arg("threads"));
   nb::class_<ArmMixture>(m, "ArmMixture")
       .def(nb::init<int, int, float, const Array&, const Array&, const Array&, const Array&,
                     const Array&>())

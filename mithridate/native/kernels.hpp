@@ -80,6 +80,24 @@ struct LinearBeliefs {
   float* logs;       // (B, G): of the weights; natural logarithms
 };
 
+// Two weights, on a grid of `axis` × `axis` points around where they may be; a row has room for `row`.
+struct OracleGrid {
+  int arms, axis, row;  // the last: axis, rounded up to PADDING
+  float step, scale;    // between points; a clean density is 2^-(scale · distance)²
+  const float* line;      // (row,): the points along an axis; the same all over beyond the last
+  const float* features;  // (A, 2)
+};
+
+constexpr int PLACE = 5, EVIDENCE = 8, ATTACK = 4, LUCK = 3;
+
+// What is known of B tasks.
+struct OracleBeliefs {
+  float* logs;    // (B, axis, row): to base 2; minus infinity beyond the axis
+  float* places;  // (B, PLACE): centres, and roots of covariances
+  float* seen;    // (B, room, EVIDENCE)
+  long room;
+};
+
 // What sequences consist of: x (B, N, D), with as much room for its gradient; or, if there are rows,
 // a first token and one for each transition. Rows (A + 2, D): the first token, what a reward of 1 adds,
 // and each action; actions and rewards (B, T - 1).
@@ -180,6 +198,16 @@ struct Kernels {
                      float factor, int64_t* actions, int threads);
   void (*linear_play)(const LinearGrid&, const LinearBeliefs&, const World&, long B,
                       const float* uniforms, float factor, int threads);
+
+  // The oracle's, after n rewards; attacks (B, A, ATTACK) on each arm: logarithm of a clean reward's peak,
+  // offset, scale and logarithm of the peak of a poisoned one's. Uniforms (B, LUCK), or (B, T, LUCK).
+  void (*oracle_observe)(const OracleGrid&, const OracleBeliefs&, long B, long n,
+                         const int64_t* actions, const float* rewards, const float* attack,
+                         int threads);
+  void (*oracle_act)(const OracleGrid&, const OracleBeliefs&, long B, const float* uniforms,
+                     int64_t* actions, int threads);
+  void (*oracle_play)(const OracleGrid&, const OracleBeliefs&, const World&, long B, long n,
+                      const float* uniforms, const float* attack, int threads);
 };
 
 const Kernels* portable_kernels();

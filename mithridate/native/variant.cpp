@@ -5,6 +5,7 @@
 #include "learning.hpp"
 #include "linear_grid.hpp"
 #include "mixture.hpp"
+#include "oracle.hpp"
 #include "player.hpp"
 
 namespace mithridate::MITHRIDATE_ISA {
@@ -137,7 +138,10 @@ const Kernels table = {MITHRIDATE_STRING(MITHRIDATE_ISA),
                        linear_observe_all,
                        linear_expected_all,
                        linear_act_all,
-                       linear_play_all};
+                       linear_play_all,
+                       oracle_observe_all,
+                       oracle_act_all,
+                       oracle_play_all};
 
 }  // namespace mithridate::MITHRIDATE_ISA
 
