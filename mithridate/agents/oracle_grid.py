@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from mithridate.model.player import Played, run
-from mithridate.model.threads import kernel_threads
+from mithridate.model.threads import kernel_threads, left_to_kernels
 from mithridate.native import ALIGNMENT, kernels
 from mithridate.rng import TaskStreams
 from mithridate.tables import AttackTables, WorldTables
@@ -25,6 +25,7 @@ class NativeGrid:
     """See `_Weights` of `posterior_oracle.py`. A row of its logarithms, which are to base 2, has
     minus infinity after its points."""
 
+    @left_to_kernels()
     def __init__(
         self, features: Tensor, batch: int, axis: int, reach: float, noise: float, rng: TaskStreams
     ) -> None:
@@ -35,10 +36,10 @@ class NativeGrid:
         step = 2 * reach / (axis - 1)
         self._oracle = kernels().WeightOracle(step, PEAK / noise, self._line, features, axis)
         root = math.sqrt(0.5)
-        self._places = torch.tensor([0.0, 0.0, root, 0.0, root]).repeat(batch, 1)
-        prior = -self.weights.square().sum(2).view(batch, axis, axis) / math.log(2)
-        self._logs = torch.full((batch, axis, row), -torch.inf)
-        self._logs[..., :axis] = prior
+        self._places = torch.tensor([[0.0, 0.0, root, 0.0, root]])  # of one task, and then of all
+        prior = torch.full((axis, row), -torch.inf)
+        prior[:, :axis] = -self.weights.square().sum(2).view(axis, axis) / math.log(2)
+        self._logs, self._places = prior.repeat(batch, 1, 1), self._places.repeat(batch, 1)
         self._seen = torch.empty(batch, 0, 8)
 
     @property

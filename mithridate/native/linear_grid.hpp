@@ -70,6 +70,18 @@ inline vf between(const float* news, const int32_t* below, const float* beyond, 
     high = (vf)_mm512_permutexvar_ps((__m512i)(place + 1), near);
     return low + load(beyond) * (high - low);
   }
+#elif defined(__AVX2__) && MITHRIDATE_VW == 8
+  if (first >= 0) {
+    const vi place = (vi)_mm256_loadu_si256(reinterpret_cast<const __m256i*>(below)) - first;
+    const __m256 near = (__m256)load(news + first), next = (__m256)load(news + first + VW);
+    const auto look_up = [&](vi at) {
+      const __m256 one = _mm256_permutevar8x32_ps(near, (__m256i)at);
+      const __m256 other = _mm256_permutevar8x32_ps(next, (__m256i)at);
+      return (vf)_mm256_blendv_ps(one, other, (__m256)(at << 28));  // from 8 on, the other
+    };
+    low = look_up(place), high = look_up(place + 1);
+    return low + load(beyond) * (high - low);
+  }
 #endif
   (void)first;
   for (int i = 0; i < VW; ++i) low[i] = news[below[i]], high[i] = news[below[i] + 1];
