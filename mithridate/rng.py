@@ -104,14 +104,16 @@ class TaskStreams:
         """The next (B, n) standard normal numbers."""
         return self._next("normal", n)
 
-    def ahead(self, kind: Literal["uniform", "normal"], steps: int) -> Tensor:
-        """(B, steps): what so many calls of `uniform()` or `normal()` would give."""
-        block, used = self._blocks.pop((kind, 1), (torch.empty(0, len(self), 1), 0))
-        left = block[used : used + steps, :, 0].T  # (B, …)
+    def ahead(self, kind: Literal["uniform", "normal"], steps: int, n: int = 1) -> Tensor:
+        """(B, steps), or (B, steps, n): what so many calls of `uniform(n)` or `normal(n)` would
+        give."""
+        block, used = self._blocks.pop((kind, n), (torch.empty(0, len(self), n), 0))
+        left = block[used : used + steps].transpose(0, 1)  # (B, …, n)
         if used + steps < len(block):
-            self._blocks[kind, 1] = (block, used + steps)
-        fresh = torch.from_numpy(self._numbers(kind, 1, steps - left.shape[1])[..., 0])
-        return torch.cat([left, fresh.to(self.device)], 1)
+            self._blocks[kind, n] = (block, used + steps)
+        fresh = torch.from_numpy(self._numbers(kind, n, steps - left.shape[1]))
+        found = torch.cat([left, fresh.to(self.device)], 1)
+        return found[..., 0] if n == 1 else found
 
     def _next(self, kind: str, n: int) -> Tensor:
         if n == 0:

@@ -83,7 +83,7 @@ def _rollout(
         attacker.reset(spec, tasks.copy(), rng.child("attacker").streams(tasks.luck, device))
 
     learning = _learning_episodes(agent)
-    if learning == 0 and not privileged and not is_episodic(agent):
+    if learning == 0 and not is_episodic(agent):
         plan = fast.plan(env, tasks, agent, attacker, eps, rng)
         if plan is not None:
             return _played(plan, env, tasks, attacker, record_values, on_step)

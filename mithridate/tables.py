@@ -67,11 +67,12 @@ class Playing:
     """An agent that lives in the kernels."""
 
     player: Any
-    """A `NativePlayer` of `model/player.py`, or a `MixturePlayer` of `agents/mixture_grid.py`."""
+    """A `NativePlayer` of `model/player.py`, or one of the players of `agents/mixture_grid.py`,
+    `linear_grid.py` and `oracle_grid.py`."""
     temperature: float
-    """0: takes the best action."""
+    """0: takes the best action. Whoever draws no arms may have another factor here."""
     uniforms: Tensor | None
-    """(B, T): what it draws its actions by, if it does."""
+    """(B, T), or several for each step: what it draws its actions by, if it does."""
     not_finite: str
     """What to say if its predictions are not finite."""
 

@@ -137,11 +137,14 @@ def test_every_field_is_read_by_somebody(monkeypatch, tmp_path):
         DistillConfig, "distill", "bandit", "smoke", ["steps=8"], source="ts", attacker="uniform"
     )
     distill(config, tmp_path / "distilled")
-    for text in ("tabular(episodes=2)", "pooled(episodes=2)"):
-        config = resolve(
-            AttackConfig, "attack", "darkroom2", "smoke", target="uniform", attacker=text
-        )
-        AttackTraining(config).step(0)
+    by_episodes = {"darkroom2": ("tabular", "pooled"), "bandit": ("adaptive",)}
+    for env, names in by_episodes.items():
+        for name in names:
+            config = resolve(
+                AttackConfig, "attack", env, "smoke", target="uniform",
+                attacker=f"{name}(episodes=2)", tasks=4,
+            )  # fmt: skip
+            AttackTraining(config).step(0)
     for name in ENVS.names():  # whoever else is registered
         config = resolve(EvaluateConfig, "evaluate", name, "smoke", tasks=2)
         fitting = [text for text in ATTACKERS.names() if fits(config, text)]

@@ -303,3 +303,8 @@ def test_numbers_drawn_ahead_are_those_of_the_steps(kind):
         found += list(other.ahead(kind, ahead).T[..., None])
         found += [getattr(other, kind)() for _ in range(70)]
         assert torch.equal(torch.stack(expected), torch.stack(found))
+        expected = [getattr(one, kind)(3) for _ in range(before + ahead + 70)]
+        found = [getattr(other, kind)(3) for _ in range(before)]
+        found += list(other.ahead(kind, ahead, 3).transpose(0, 1))
+        found += [getattr(other, kind)(3) for _ in range(70)]
+        assert torch.equal(torch.stack(expected), torch.stack(found))

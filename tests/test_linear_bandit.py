@@ -8,7 +8,11 @@ import pytest
 import torch
 import torch.nn.functional as F
 
+from mithridate import fast
 from mithridate.agents.in_context import InContextAgent, load
+from mithridate.agents.linear_grid import tiles
+from mithridate.agents.mixture_linear import MixtureLinTS, MixtureLinUCB
+from mithridate.agents.posterior_oracle import PosteriorOracle
 from mithridate.capabilities import Added
 from mithridate.envs import make_env
 from mithridate.envs.bandit_poison import on_good_arms
@@ -20,7 +24,7 @@ from mithridate.envs.linear_bandit_actors import (
 )
 from mithridate.errors import UserError
 from mithridate.model.layouts import make_model
-from mithridate.native import kernels
+from mithridate.native import ALIGNMENT, kernels
 from mithridate.registry import AGENTS, ATTACKERS
 from mithridate.rng import Rng
 from mithridate.rollout import rollout
@@ -28,7 +32,7 @@ from mithridate.settings import resolve
 from mithridate.stage_config import AdversarialConfig, PretrainConfig
 from mithridate.training.adversarial import train_adversarially
 from mithridate.training.pretrain import pretrain
-from mithridate.types import Poison
+from mithridate.types import Poison, Secrets
 
 ROBUST = ("v1", "v2", "v3")
 
@@ -329,6 +333,120 @@ def test_the_oracle_remembers_what_the_attack_was(spread):
     torch.testing.assert_close(found, logs.softmax(1).float(), atol=2e-4, rtol=0.02)
 
 
+def two_oracles(env, tasks, attacker, eps, **settings):
+    """In the kernels, and the reference."""
+    oracles = [AGENTS.create("posterior_oracle", **settings) for _ in range(2)]
+    oracles[1]._in_kernels = lambda *_: False
+    if attacker is not None:
+        attacker.reset(env.spec, tasks, Rng(5).streams(tasks.luck))
+    for oracle in oracles:
+        oracle.reveal(Secrets(env, tasks, eps, attacker))
+        oracle.reset(env.spec, len(tasks), Rng(0).streams(tasks.luck))
+    assert [type(oracle.belief).__name__ for oracle in oracles] == ["NativeGrid", "_Weights"]
+    return oracles
+
+
+@pytest.mark.skipif(kernels() is None, reason="the kernels are not built")
+@pytest.mark.parametrize("isa", kernels().instruction_sets() if kernels() else [])
+@pytest.mark.parametrize(
+    ("batch", "world", "attack", "eps", "settings"),
+    [
+        (40, {}, "swap", 0.4, {}), (7, {}, None, 0.4, {}), (1, {"arms": 1}, "uniform", 0.4, {}),
+        (5, {"arms": 2}, "mirror", 0.0, {"axis": 16}), (5, {}, "mirror", 1.0, {"axis": 33}),
+        (5, {"noise_std": 1.0}, "gaussian", torch.linspace(0, 1, 5), {"axis": 50}),
+    ],
+)  # fmt: skip
+def test_the_oracle_in_the_kernels_is_the_reference(batch, world, attack, eps, settings, isa):
+    env = make_env("linear_bandit", horizon=70, **world)
+    tasks, draw = env.sample_tasks(batch, Rng(0)), Rng(3).generator()
+    attacker = None if attack is None else ATTACKERS.create(attack)
+    before = kernels().active()
+    kernels().use(isa)
+    try:
+        native, slow = two_oracles(env, tasks, attacker, eps, **settings)
+        same = 0.0
+        for _ in range(70):
+            arms = [oracle.act(None) for oracle in (native, slow)]
+            same += (arms[0] == arms[1]).float().mean().item() / 70
+            actions = torch.where(torch.from_numpy(draw.random(batch)) < 0.5, arms[1], arms[1] // 2)
+            rewards = tasks.means[torch.arange(batch), actions]
+            rewards = rewards + torch.from_numpy(draw.normal(0.0, 0.5, batch)).float()
+            for oracle in (native, slow):
+                oracle.observe(None, actions, rewards, None)
+            one, other = (oracle.belief for oracle in (native, slow))
+            torch.testing.assert_close(one.weights, other.weights, atol=2e-4, rtol=1e-4)
+            torch.testing.assert_close(
+                one.logs.softmax(1), other.logs.softmax(1), atol=2e-4, rtol=2e-2
+            )
+        assert same > 0.995
+    finally:
+        kernels().use(before)
+
+
+class AskedOracle(PosteriorOracle):
+    """The same, but it is asked at every step."""
+
+    def act(self, obs):
+        return super().act(obs)
+
+
+@pytest.mark.skipif(kernels() is None, reason="the kernels are not built")
+@pytest.mark.parametrize("isa", kernels().instruction_sets() if kernels() else [])
+@pytest.mark.parametrize("attack", [None, "uniform", "mirror", "gaussian"])
+@pytest.mark.parametrize("world", [{}, {"arms": 1, "horizon": 5}, {"arms": 23, "horizon": 130}])
+def test_whole_episodes_of_the_oracle_are_what_the_loop_does(world, attack, isa, monkeypatch):
+    """And what it knows afterwards is the same; neither threads nor chunks change anything."""
+    env = make_env("linear_bandit", **{"horizon": 40, **world})
+    tasks = env.sample_tasks(11, Rng(1))
+    attacker = None if attack is None else ATTACKERS.create(attack)
+    eps, before = torch.linspace(0, 1, 11), kernels().active()
+    kernels().use(isa)
+    try:
+        found = []
+        for kind, threads, chunk in (
+            (AskedOracle, 2, 512), (PosteriorOracle, 1, 512), (PosteriorOracle, 3, 4),
+        ):  # fmt: skip
+            torch.set_num_threads(threads)
+            monkeypatch.setattr(fast, "CHUNK", chunk)
+            oracle = kind()
+            t = rollout(env, tasks, oracle, attacker, eps, rng=Rng(2))
+            assert oracle.plays(40) == (kind is PosteriorOracle)
+            oracle.observe(None, t.actions[:, 0], t.observed_rewards[:, 0], None)
+            known = (oracle.belief.logs, oracle.belief.weights, oracle.act(None))
+            found.append((t.actions, t.observed_rewards, *known))
+    finally:
+        kernels().use(before)
+    for other in found[1:]:
+        assert all(torch.equal(a, b) for a, b in zip(found[0], other, strict=True))
+
+
+@pytest.mark.skipif(kernels() is None, reason="the kernels are not built")
+def test_the_oracle_stays_on_the_reference_where_the_kernels_know_less():
+    env = make_env("linear_bandit", horizon=10)
+    tasks = env.sample_tasks(3, Rng(0))
+    for world, settings in (({"dimension": 1}, {}), ({}, {"knows": "rule"})):
+        other = make_env("linear_bandit", horizon=10, **world)
+        oracle = AGENTS.create("posterior_oracle", **settings)
+        rollout(
+            other, other.sample_tasks(3, Rng(0)), oracle, ATTACKERS.create("mirror"), rng=Rng(1)
+        )
+        assert type(oracle.belief).__name__ == "_Weights"
+    native, _ = two_oracles(env, tasks, ATTACKERS.create("swap"), 0.4)
+    for actions, rewards in (([0, 1, 10], [0.1] * 3), ([0, 1, -1], [0.1] * 3), ([0, 1, 2], [0.1])):
+        with pytest.raises(ValueError, match="out of range|elements"):
+            native.observe(None, torch.tensor(actions), torch.tensor(rewards), None)
+    line = torch.linspace(-1, 1, 16)
+    for bad in ((line[:15], line, 15), (line, line, 17), (line, line[:3], 16), (line, line, 0)):
+        with pytest.raises(ValueError, match="no grid|elements"):
+            kernels().WeightOracle(0.1, 1.0, *bad)
+    oracle = kernels().WeightOracle(0.1, 1.0, line, line, 16)
+    arms, room = torch.zeros(1, dtype=torch.int64), torch.zeros(1, 3, 8)
+    known, attack = (torch.zeros(1, 16, 16), torch.zeros(1, 5)), torch.ones(1, 8, 4)
+    oracle.observe(*known, room, 2, attack, arms, torch.zeros(1), 1)
+    with pytest.raises(ValueError, match="no room"):
+        oracle.observe(*known, room, 3, attack, arms, torch.zeros(1), 1)
+
+
 def test_mixture_linucb_sums_the_offsets_out():
     """Its posterior is what a direct sum over every arm's offset gives, at each of its weights."""
     env = make_env("linear_bandit", horizon=25)
@@ -374,9 +492,10 @@ def test_mixture_linucb_without_poison_is_ridge_regression():
 def two_mixtures(env, batch, name, **settings):
     """In the kernels, and the reference."""
     agents = [AGENTS.create(name, **settings) for _ in range(2)]
+    agents[1]._in_kernels = lambda points: False
     for agent in agents:
         agent.reset(env.spec, batch, Rng(0).streams(range(batch)))
-    agents[1]._native = None
+    assert agents[1]._native is None
     return agents
 
 
@@ -386,7 +505,7 @@ def two_mixtures(env, batch, name, **settings):
 @pytest.mark.parametrize(
     ("batch", "world", "settings"),
     [
-        (1, {"arms": 2}, {}), (7, {}, {}), (3, {"arms": 20}, {"eps": 0.1}),
+        (1, {"arms": 1}, {}), (1, {"arms": 2}, {}), (7, {}, {}), (3, {"arms": 20}, {"eps": 0.1}),
         (5, {"dimension": 1}, {"means": 32}), (5, {}, {"untouched": 0.0, "axis": 5, "means": 17}),
         (5, {}, {"eps": 0.0}), (5, {}, {"eps": 1.0, "spread": 0.0, "untouched": 1.0}),
     ],
@@ -396,20 +515,21 @@ def test_mixtures_in_the_kernels_are_the_reference(batch, world, settings, name,
     draw, before = Rng(3).generator(), kernels().active()
     kernels().use(isa)
     try:
-        fast, slow = two_mixtures(env, batch, name, **settings)
-        assert fast._native is not None
+        native, slow = two_mixtures(env, batch, name, **settings)
+        assert native._native is not None
         for step in range(60):
             actions = torch.from_numpy(draw.integers(0, env.spec.n_actions, batch))
             rewards = torch.from_numpy(draw.normal(0.0, 1.0, batch)).float()
             rewards += 40.0 * (step == 30)  # far outside
-            for agent in (fast, slow):
+            for agent in (native, slow):
                 agent.observe(None, actions, rewards, None)
             torch.testing.assert_close(
-                fast.logs.softmax(1), slow.logs.softmax(1), atol=1e-3, rtol=1e-2
+                native.logs.softmax(1), slow.logs.softmax(1), atol=1e-3, rtol=1e-2
             )
-            rows = fast._means.T.contiguous()
-            torch.testing.assert_close(fast.expected(rows), slow.expected(rows), atol=1e-3, rtol=0)
-        assert (fast.act(None) == slow.act(None)).all()
+            means = [agent.logs.softmax(1) @ agent._means for agent in (native, slow)]
+            torch.testing.assert_close(*means, atol=1e-3, rtol=0)
+            torch.testing.assert_close(native.expected(), slow.expected(), atol=1e-3, rtol=1e-3)
+        assert (native.act(None) == slow.act(None)).all()
     finally:
         kernels().use(before)
 
@@ -418,15 +538,15 @@ def test_mixtures_in_the_kernels_are_the_reference(batch, world, settings, name,
 def test_mixtures_choose_alike_through_whole_episodes():
     """Some choices are near ties: from the first that falls otherwise, an episode is another."""
     env = make_env("linear_bandit")
-    fast, slow = two_mixtures(env, 50, "mixture_linucb")
+    native, slow = two_mixtures(env, 50, "mixture_linucb")
     tasks, draw = env.sample_tasks(50, Rng(0)), Rng(4).generator()
     same, n = 0, 150
     for _ in range(n):
         actions = slow.act(None)
-        same += (fast.act(None) == actions).float().mean().item() / n
+        same += (native.act(None) == actions).float().mean().item() / n
         added = 0.3 * draw.standard_normal(50) + 1.5 * (draw.random(50) < 0.4)
         paid = tasks.means[torch.arange(50), actions] + torch.from_numpy(added)
-        for agent in (fast, slow):
+        for agent in (native, slow):
             agent.observe(None, actions, paid.float(), None)
     assert same > 0.999
 
@@ -438,9 +558,91 @@ def test_mixtures_on_small_grids_are_left_to_the_reference_and_nan_stays_in_its_
     for agent in two_mixtures(env, 2, "mixture_linucb"):
         agent.observe(None, torch.tensor([0, 1]), torch.tensor([math.nan, 0.2]), None)
         assert agent.logs.isnan().any(1).tolist() == [True, False]
-    fast = two_mixtures(env, 2, "mixture_linucb")[0]
+    native = two_mixtures(env, 2, "mixture_linucb")[0]
     with pytest.raises(ValueError, match="out of range"):
-        fast.observe(None, torch.tensor([0, 10]), torch.tensor([0.1, 0.2]), None)
+        native.observe(None, torch.tensor([0, 10]), torch.tensor([0.1, 0.2]), None)
+
+
+class AskedUCB(MixtureLinUCB):
+    """The same, but it is asked at every step."""
+
+    def act(self, obs):
+        return super().act(obs)
+
+
+class AskedTS(MixtureLinTS):
+    def observe(self, *seen):
+        super().observe(*seen)
+
+
+@pytest.mark.skipif(kernels() is None, reason="the kernels are not built")
+@pytest.mark.parametrize("isa", kernels().instruction_sets() if kernels() else [])
+@pytest.mark.parametrize("attack", [None, "uniform", "mirror", "gaussian"])
+@pytest.mark.parametrize(
+    ("asked", "world", "settings"),
+    [
+        (AskedUCB, {}, {}), (AskedUCB, {"arms": 1}, {}), (AskedUCB, {"dimension": 1}, {"width": 0}),
+        (AskedTS, {}, {}), (AskedTS, {"arms": 1}, {}),
+        (AskedTS, {"arms": 23}, {"temperature": 3.0, "axis": 30, "means": 50}),
+    ],
+)  # fmt: skip
+def test_whole_episodes_of_mixtures_are_what_the_loop_does(
+    asked, world, settings, attack, isa, monkeypatch
+):
+    """And what they know afterwards is the same; neither threads nor chunks change anything."""
+    env = make_env("linear_bandit", horizon=40, **world)
+    tasks = env.sample_tasks(11, Rng(1))
+    attacker = None if attack is None else ATTACKERS.create(attack)
+    before = kernels().active()
+    kernels().use(isa)
+    try:
+        found = []
+        kind = asked.__mro__[1]
+        for agent, threads, chunk in ((asked, 2, 512), (kind, 1, 512), (kind, 3, 4)):
+            torch.set_num_threads(threads)
+            monkeypatch.setattr(fast, "CHUNK", chunk)
+            known = agent(agent.Config(**settings))
+            t = rollout(env, tasks, known, attacker, 0.4, rng=Rng(2))
+            assert known.plays(40) == (agent is kind)
+            known.observe(None, t.actions[:, 0], t.observed_rewards[:, 0], None)
+            found.append((t.actions, t.observed_rewards, known.logs, known.act(None)))
+    finally:
+        kernels().use(before)
+    for other in found[1:]:
+        assert all(torch.equal(a, b) for a, b in zip(found[0], other, strict=True))
+
+
+@pytest.mark.skipif(kernels() is None, reason="the kernels are not built")
+def test_tiles_hold_every_point_once():
+    for axis, dimension in ((3, 2), (4, 2), (49, 2), (17, 1), (32, 1)):
+        point, there = tiles(axis, dimension)
+        assert len(point) % ALIGNMENT == 0
+        assert point[there].sort().values.tolist() == list(range(axis**dimension))
+        assert point.min() >= 0 and point.max() < axis**dimension
+
+
+@pytest.mark.skipif(kernels() is None, reason="the kernels are not built")
+def test_grids_that_do_not_fit_are_refused():
+    fine = {
+        "scale": 1.0, "squeeze": 1.0, "log_clean": -1.0, "log_poisoned": -1.0,
+        "grid": torch.linspace(-1, 1, 20), "moves": torch.zeros(3),
+        "below": torch.zeros(2, 16, dtype=torch.int32), "beyond": torch.zeros(2, 16),
+        "rows": torch.ones(2, 16), "features": None, "arms": 2, "dimension": 1,
+    }  # fmt: skip
+    mixture = kernels().LinearMixture(**fine)
+    for name, value in (
+        ("below", torch.full((2, 16), 19, dtype=torch.int32)),
+        ("below", torch.full((2, 16), -1, dtype=torch.int32)), ("beyond", torch.zeros(31)),
+        ("rows", torch.ones(3, 16)), ("arms", 0), ("arms", 3), ("features", torch.ones(2, 3)),
+        ("grid", torch.zeros(1)), ("moves", torch.zeros(0)),
+    ):  # fmt: skip
+        with pytest.raises(ValueError, match="no grid|fit|elements|out of range"):
+            kernels().LinearMixture(**{**fine, name: value})
+    luck, arms = torch.zeros(1), torch.zeros(1, dtype=torch.int64)
+    with pytest.raises(ValueError, match="logs has"):
+        mixture.act(torch.zeros(1, 15), luck, 1.0, arms, 1)
+    with pytest.raises(ValueError, match="tables has"):
+        mixture.observe(torch.zeros(1), torch.zeros(1, 2, 32), torch.zeros(1, 16), arms, luck, 1)
 
 
 @pytest.mark.parametrize("temperature", [1.0, 0.5])

@@ -24,7 +24,7 @@ from mithridate.errors import UserError
 from mithridate.evaluation.cells import Cells, paired_difference
 from mithridate.evaluation.episode import Room
 from mithridate.evaluation.flags import flags
-from mithridate.evaluation.kinds import named
+from mithridate.evaluation.kinds import heading_of, named
 from mithridate.experiments.plan import plan
 from mithridate.experiments.recipes import RECIPES
 from mithridate.experiments.store import Store
@@ -154,12 +154,15 @@ def test_a_half_finished_store_says_so(finished, tmp_path):
 def test_the_numbers_are_those_of_the_records(finished):
     (section,) = summarise(finished)
     records = {
-        (r["agent"], r["attacker"] if r["target"] is None else f"learned({r['target']})"): r["mean"]
+        (r["agent"], str(heading_of(r))): r["mean"]
         for name in finished.names()
         for r in finished.get(name).records()
     }
-    cells = section.tables[0].cells()
-    assert len(cells) == len(records) == 84
+    every = section.tables[0].cells()
+    cells = [cell for cell in every if cell.mean is not None]
+    assert len(cells) == len(records) == 111
+    (none,) = (cell for cell in every if cell.mean is None)
+    assert (none.victim, none.column) == ("posterior oracle", "search(itself)")
     for cell in cells:
         assert cell.mean == pytest.approx(records[cell.victim, cell.column])
     page = render(finished)
@@ -180,10 +183,10 @@ def test_files_beside_the_page(finished, tmp_path):
     assert {"report.html", f"{stem}-eps0.4.csv", f"{stem}-eps0.4.tex", f"{stem}.jsonl"} <= names
     folder = tmp_path / "r" / "report_files"
     rows = list(csv.DictReader((folder / "bandit_main-smoke-1x-s0-eps0.4.csv").open()))
-    assert len(rows) == 84 and {"victim", "attacker", "mean", "paper_mean"} <= rows[0].keys()
+    assert len(rows) == 112 and {"victim", "attacker", "mean", "paper_mean"} <= rows[0].keys()
     latex = (folder / "bandit_main-smoke-1x-s0-eps0.4.tex").read_text()
-    assert latex.count(r"\\") == 8 and r"\cellcolor{orange!" in latex and r"raise\_worst" in latex
-    assert len((folder / "bandit_main-smoke-1x-s0.jsonl").read_text().splitlines()) == 84
+    assert latex.count(r"\\") == 9 and r"\cellcolor{orange!" in latex and r"raise\_worst" in latex
+    assert len((folder / "bandit_main-smoke-1x-s0.jsonl").read_text().splitlines()) == 111
     assert any(n.endswith(".pdf") for n in names) and any(n.endswith(".png") for n in names)
 
 

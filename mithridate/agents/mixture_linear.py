@@ -15,18 +15,19 @@ LinUCB: ε, the noise and the prior, but nothing that a model does not learn in 
 from __future__ import annotations
 
 import math
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import torch
 from torch import Tensor
 
+from mithridate.agents.linear_grid import NativeWeights, tiles
 from mithridate.agents.sampling import argmax_random_ties, sample
 from mithridate.config import Config, Fraction, NonNegativeFloat, Points, PositiveFloat, Temperature
 from mithridate.errors import UserError
-from mithridate.model.threads import kernel_threads
 from mithridate.native import ALIGNMENT, kernels
 from mithridate.registry import AGENTS
 from mithridate.rng import TaskStreams
+from mithridate.tables import Playing, unchanged
 from mithridate.types import EnvSpec, Follows, Observation
 
 REACH = 4.0
@@ -92,8 +93,6 @@ class MixturePosterior:
         self._features, self._weights = features, weights
         self._means = weights @ features.T  # (G, A): what each arm is worth for each weight
         prior = -0.5 * weights.square().sum(1) / c.prior_std**2  # (G,)
-        self.logs = prior.repeat(batch, 1)
-        """(B, G): the posterior, up to a constant."""
         most = self._means.abs().max().item()
         self._values = torch.linspace(-most, most, c.means, device=device)  # (M,)
         place = (self._means.T + most) / (2 * most) * (c.means - 1)  # (A, G), within the values
@@ -105,46 +104,85 @@ class MixturePosterior:
         self._offsets = torch.cat([offsets.new_zeros(1), offsets])  # (O,): none, and the slab's
         share = torch.cat([slab.new_tensor([c.untouched]), (1 - c.untouched) * slab])
         self._log_share = share.log()
-        arms = len(features)
-        self._tables = prior.new_zeros(batch, arms, c.means, len(self._offsets))
-        """Log likelihoods; in the kernels offsets come first, and logarithms are to base 2."""
-        self._said = prior.new_zeros(batch, arms, len(weights))  # of each arm, within `logs`
-        self._native = self._mixture() if self._in_kernels() else None
+        self._functions = self._asked()
+        self._native = self._weights_of(prior, batch) if self._in_kernels(len(prior)) else None
+        if self._native is None:
+            arms = len(features)
+            self._logs = prior.repeat(batch, 1)
+            self._tables = prior.new_zeros(batch, arms, c.means, len(self._offsets))
+            """Log likelihoods."""
+            self._said = prior.new_zeros(batch, arms, len(weights))  # of each arm, within `logs`
 
-    def _in_kernels(self) -> bool:
-        large = min(len(self._values), self.logs.shape[1]) >= ALIGNMENT
-        return self.logs.device.type == "cpu" and large and kernels() is not None
+    def _asked(self) -> Tensor:
+        """(K, G): the functions of the weights that it acts on."""
+        raise NotImplementedError
 
-    def _mixture(self) -> Any:
-        c, ratio = self.config, self._ratio()
-        clean, poisoned = math.log2(max(1 - c.eps, 1e-30)), math.log2(max(c.eps, 1e-30) / ratio)
-        return kernels().LinearMixture(
-            c.noise_std, ratio, clean, poisoned, self._values, self._offsets / c.noise_std,
-            self._log_share / math.log(2), self._below.int(), self._beyond, len(self._below),
+    def _in_kernels(self, points: int) -> bool:
+        large = min(len(self._values), points) >= ALIGNMENT
+        return self._weights.device.type == "cpu" and large and kernels() is not None
+
+    def _weights_of(self, prior: Tensor, batch: int) -> NativeWeights:
+        c, ratio, dimension = self.config, self._ratio(), self._features.shape[1]
+        scale = math.sqrt(0.5 / math.log(2)) / c.noise_std  # powers of two, of what is squared
+        return NativeWeights(
+            tiles(c.axis, dimension), prior, self._log_share / math.log(2), self._below,
+            self._beyond, self._functions, batch, scale=scale, squeeze=1 / ratio,
+            log_clean=math.log2(max(1 - c.eps, 1e-30)),
+            log_poisoned=math.log2(max(c.eps, 1e-30) / ratio), grid=self._values,
+            moves=self._offsets * (scale / ratio), features=self._products(), dimension=dimension,
         )  # fmt: skip
+
+    def _products(self) -> Tensor | None:
+        """(A, K): what an arm's mean and its square are of the functions, if it needs them."""
+        return None
+
+    @property
+    def logs(self) -> Tensor:
+        """(B, G): the posterior, up to a constant."""
+        return self._logs if self._native is None else self._native.logs
 
     def _ratio(self) -> float:
         """Of a poisoned reward's standard deviation to the noise's."""
         return math.hypot(self.config.noise_std, self.config.spread) / self.config.noise_std
 
-    def expected(self, rows: Tensor) -> Tensor:
-        """(B, K): what functions of the weights (K, G) are on average."""
+    def expected(self) -> Tensor:
+        """(B, K): what these functions are on average."""
         if self._native is None:
-            return self.logs.softmax(1) @ rows.T
-        found = torch.empty(len(self.logs), len(rows))
-        kernels().expectations(self.logs, rows, found, rows.shape[1], kernel_threads())
-        return found
+            return self._logs.softmax(1) @ self._functions.T
+        return self._native.expected()
 
     def observe(
         self, obs: Observation, actions: Tensor, rewards: Tensor, next_obs: Observation
     ) -> None:
         if self._native is None:
             self._observe(actions, rewards)
-            return
-        self._native.observe(
-            self._tables, self._said, self.logs, actions.contiguous(),
-            rewards.float().contiguous(), kernel_threads(),
-        )  # fmt: skip
+        else:
+            self._native.observe(actions, rewards)
+
+    def act(self, obs: Observation) -> Tensor:
+        uniforms = self._rng.uniform()
+        if self._native is None:
+            return self._choose(uniforms)
+        return self._native.act(uniforms, self._factor())
+
+    def _choose(self, uniforms: Tensor) -> Tensor:
+        """The reference."""
+        raise NotImplementedError
+
+    def _factor(self) -> float:
+        raise NotImplementedError
+
+    def plays(self, steps: int) -> bool:
+        shared = ("reset", "observe", "act", "expected", "logs")
+        ours = any(unchanged(self, kind, "_asked", "_products", "_choose", "_factor")
+                   for kind in (MixtureLinUCB, MixtureLinTS))  # fmt: skip
+        return ours and unchanged(self, MixturePosterior, *shared) and self._native is not None
+
+    def playing(self, steps: int) -> Playing:
+        """Whole episodes in the kernels: what it knows afterwards is what it would know."""
+        assert self._native is not None
+        uniforms = self._rng.ahead("uniform", steps)
+        return Playing(self._native.player(), self._factor(), uniforms, "")
 
     def _observe(self, actions: Tensor, rewards: Tensor) -> None:
         """The reference."""
@@ -160,7 +198,7 @@ class MixturePosterior:
         below, beyond = self._below[actions], self._beyond[actions]  # (B, G)
         low, high = marginal.gather(1, below), marginal.gather(1, below + 1)
         says = low + beyond * (high - low)
-        self.logs += says - self._said[arm]
+        self._logs += says - self._said[arm]
         self._said[arm] = says
 
 
@@ -171,22 +209,24 @@ class MixtureLinUCB(MixturePosterior):
     def __init__(self, config: MixtureLinUCBConfig | None = None) -> None:
         self.config: MixtureLinUCBConfig = config or MixtureLinUCBConfig()
 
-    def reset(self, spec: EnvSpec, batch: int, rng: TaskStreams) -> None:
-        super().reset(spec, batch, rng)
-        # Of the weights: what an arm is worth on average, and its square, follow from these.
-        w, d = self._weights.T, self._weights.shape[1]
-        self._moments = torch.cat([w, (w[:, None] * w).flatten(0, 1)])  # (D + D², G)
-        x = self._features
-        self._pairs = (x[:, :, None] * x[:, None, :]).view(-1, d * d)  # (A, D²)
+    def _asked(self) -> Tensor:
+        """Moments: what an arm is worth on average, and its square, follow from these."""
+        w = self._weights.T
+        return torch.cat([w, (w[:, None] * w).flatten(0, 1)])  # (D + D², G)
 
-    def act(self, obs: Observation) -> Tensor:
-        found = self.expected(self._moments)
+    def _products(self) -> Tensor:
+        x = self._features
+        return torch.cat([x, (x[:, :, None] * x[:, None, :]).flatten(1)], 1)  # (A, D + D²)
+
+    def _choose(self, uniforms: Tensor) -> Tensor:
         d = self._features.shape[1]
-        first, second = found[:, :d], found[:, d:]
-        mean = (first[:, None] * self._features).sum(2)  # (B, A)
-        square = (second[:, None] * self._pairs).sum(2)
+        each = self.expected()[:, None] * self._products()  # (B, A, D + D²)
+        mean, square = each[..., :d].sum(2), each[..., d:].sum(2)
         variance = (square - mean.square()).clamp(min=0)
-        return argmax_random_ties(mean + self.config.width * variance.sqrt(), self._rng.uniform())
+        return argmax_random_ties(mean + self._factor() * variance.sqrt(), uniforms)
+
+    def _factor(self) -> float:
+        return self.config.width
 
 
 @AGENTS.register("mixture_lin_ts")
@@ -196,12 +236,14 @@ class MixtureLinTS(MixturePosterior):
     def __init__(self, config: MixtureLinTSConfig | None = None) -> None:
         self.config: MixtureLinTSConfig = config or MixtureLinTSConfig()
 
-    def reset(self, spec: EnvSpec, batch: int, rng: TaskStreams) -> None:
-        super().reset(spec, batch, rng)
+    def _asked(self) -> Tensor:
+        """Where each arm is the best: on average, how probable that is."""
         best = self._means.argmax(1)  # (G,)
         arms = torch.arange(self._means.shape[1], device=best.device)
-        self._best = (arms[:, None] == best).float()  # (A, G)
+        return (arms[:, None] == best).float()  # (A, G)
 
-    def act(self, obs: Observation) -> Tensor:
-        arms = self.expected(self._best)  # (B, A): how probable it is that each is the best
-        return sample(arms.log() / self.config.temperature, self._rng.uniform())
+    def _choose(self, uniforms: Tensor) -> Tensor:
+        return sample(self.expected().log() / self._factor(), uniforms)
+
+    def _factor(self) -> float:
+        return self.config.temperature

@@ -18,11 +18,14 @@ from typing import Literal
 import torch
 from torch import Tensor
 
+from mithridate.agents.oracle_grid import NativeGrid, attack_on
 from mithridate.capabilities import has_rule, is_transparent
 from mithridate.config import Config, Points
 from mithridate.errors import UserError
+from mithridate.native import kernels
 from mithridate.registry import AGENTS
 from mithridate.rng import TaskStreams
+from mithridate.tables import Playing, unchanged
 from mithridate.types import EnvSpec, Observation, Secrets
 
 
@@ -50,20 +53,50 @@ class PosteriorOracle:
         if noise is None or spec.observation is not None:
             raise UserError("posterior_oracle needs a bandit with Gaussian noise")
         self._noise = noise
-        self._rows = torch.arange(batch, device=rng.device)
-        self.belief: _Arms | _Weights
+        self._rows, self._arms = torch.arange(batch, device=rng.device), spec.n_actions
+        self.belief: _Arms | _Weights | NativeGrid
         if spec.features is None:
             self.belief = _Arms(spec, batch, self.config.grid, rng)
+        elif self._in_kernels(spec, rng):
+            features, reach = torch.tensor(spec.features), _Weights.REACH
+            self.belief = NativeGrid(features, batch, self.config.axis, reach, noise, rng)
         else:
             self.belief = _Weights(spec, batch, self.config.axis, rng)
 
+    def _in_kernels(self, spec: EnvSpec, rng: TaskStreams) -> bool:
+        plain = self.config.knows == "offsets" and self._noise > 0 and rng.device.type == "cpu"
+        two = spec.features is not None and len(spec.features[0]) == 2
+        return plain and two and kernels() is not None
+
     def act(self, obs: Observation) -> Tensor:
+        if isinstance(self.belief, NativeGrid):
+            return self.belief.act()
         return self.belief.sample().argmax(1)
 
     def observe(
         self, obs: Observation, actions: Tensor, rewards: Tensor, next_obs: Observation
     ) -> None:
-        self.belief.update(actions, self._evidence(actions, rewards))
+        if isinstance(self.belief, NativeGrid):
+            self.belief.observe(actions, rewards, attack_on(*self._attack(), self._noise))
+        else:
+            self.belief.update(actions, self._evidence(actions, rewards))
+
+    def _attack(self) -> tuple[Tensor, Tensor, Tensor]:
+        """What it is at this moment: the share of poisoned steps (B, 1), what is added to each
+        arm's rewards, and their standard deviations (B, A)."""
+        attacker = self.secrets.attacker
+        if attacker is None:
+            std = self._rows.new_full((len(self._rows), self._arms), self._noise, dtype=torch.float)
+            return torch.zeros_like(std[:, :1]), torch.zeros_like(std), std
+        if not is_transparent(attacker):
+            raise UserError(f"posterior_oracle does not know {type(attacker).__name__}'s attacks")
+        added = attacker.adds()
+        shift = added.mean[:, 0]
+        variance = torch.full_like(shift, self._noise**2)
+        if added.spread is not None:
+            variance = variance + added.spread[:, 0] ** 2
+        eps = torch.as_tensor(self.secrets.eps, dtype=shift.dtype, device=shift.device)
+        return eps.expand(len(shift))[:, None], shift, variance.sqrt()
 
     def _evidence(self, actions: Tensor, rewards: Tensor) -> Evidence:
         """What the rewards say, given what the attack is at this moment."""
@@ -71,29 +104,37 @@ class PosteriorOracle:
         attacker = self.secrets.attacker
         if attacker is None:
             return lambda means: _log_normal(rewards[:, None] - means, noise)
-        if not is_transparent(attacker):
-            raise UserError(f"posterior_oracle does not know {type(attacker).__name__}'s attacks")
-        added = attacker.adds()
+        eps, shifts, stds = self._attack()
         rule: Callable[[Tensor], Tensor] | None = None
         if self.config.knows == "rule":
             if not has_rule(attacker):
                 raise UserError("posterior_oracle(knows=rule): this attack has no rule; see mirror")
             rule = attacker.rule
-        shift = added.mean[self._rows, 0, actions][:, None]  # (B, 1)
-        variance = torch.full_like(shift, self._noise**2)
-        if added.spread is not None:
-            variance = variance + added.spread[self._rows, 0, actions][:, None] ** 2
-        eps = torch.as_tensor(self.secrets.eps, dtype=shift.dtype, device=shift.device)
-        eps = eps.expand(len(rewards))[:, None]
+        shift, std = (x[self._rows, actions][:, None] for x in (shifts, stds))  # (B, 1)
 
         def log_likelihood(means: Tensor) -> Tensor:
             residual = rewards[:, None] - means
             moved = residual - (shift if rule is None else rule(means))
             clean = (1 - eps).log() + _log_normal(residual, noise)
-            poisoned = eps.log() + _log_normal(moved, variance.sqrt())
+            poisoned = eps.log() + _log_normal(moved, std)
             return torch.logaddexp(clean, poisoned)
 
         return log_likelihood
+
+    # Whole episodes in the kernels -------------------------------------------------------------
+
+    def plays(self, steps: int) -> bool:
+        asked = ("reveal", "reset", "act", "observe", "_attack", "_in_kernels")
+        known = self.secrets.attacker is None or is_transparent(self.secrets.attacker)
+        ours = unchanged(self, PosteriorOracle, *asked)
+        return ours and known and type(self.belief) is NativeGrid
+
+    def playing(self, steps: int) -> Playing:
+        """Attacks that are tables are fixed. What it knows afterwards is what it would know."""
+        assert isinstance(self.belief, NativeGrid)
+        attack = attack_on(*self._attack(), self._noise)
+        player, uniforms = self.belief.player(steps, attack)
+        return Playing(player, 1.0, uniforms, "")
 
 
 Evidence = Callable[[Tensor], Tensor]

@@ -19,8 +19,11 @@
 namespace nb = nanobind;
 using mithridate::Beliefs;
 using mithridate::Kernels;
+using mithridate::LinearBeliefs;
 using mithridate::LinearGrid;
 using mithridate::Mixture;
+using mithridate::OracleBeliefs;
+using mithridate::OracleGrid;
 using mithridate::Shape;
 using mithridate::PADDING;
 using mithridate::Player;
@@ -460,50 +463,176 @@ class ArmMixture {
 // The grid of a mixture with features, copied; see LinearGrid.
 class LinearMixture {
  public:
-  LinearMixture(float noise, float ratio, float log_clean, float log_poisoned, const Array& grid,
-                const Array& moves, const Array& log_share, const Places& below,
-                const Array& beyond, int arms)
-      : grid_(copied(grid)), moves_(copied(moves)), log_share_(copied(log_share)),
-        beyond_(copied(beyond)), below_(below.data(), below.data() + below.size()) {
-    const size_t M = grid.size(), O = moves.size(), G = arms > 0 ? below.size() / arms : 0;
-    if (M < PADDING || O < 1 || G < PADDING) throw std::invalid_argument("this is no grid");
+  LinearMixture(float scale, float squeeze, float log_clean, float log_poisoned,
+                const Array& grid, const Array& moves, const Places& below, const Array& beyond,
+                const Array& rows, const std::optional<Array>& features, int arms, int dimension) {
+    const size_t O = moves.size(), G = arms > 0 ? below.size() / arms : 0;
+    const size_t K = G ? rows.size() / G : 0, M = grid.size();
+    if (M < 2 || O < 1 || G < 1 || G % PADDING) throw std::invalid_argument("this is no grid");
     expect(below, G * arms, "below"), expect(beyond, G * arms, "beyond");
-    expect(log_share, O, "log_share");
-    for (const int32_t place : below_)
-      if (place < 0 || size_t(place) + 1 >= M) throw std::invalid_argument("places out of range");
-    m_ = {arms, int(M), int(O), long(G), noise, ratio, log_clean, log_poisoned, grid_.data(),
-          moves_.data(), log_share_.data(), below_.data(), beyond_.data()};
+    expect(rows, G * K, "rows");
+    const size_t D = features ? size_t(std::max(dimension, 0)) : 0;
+    if (K != (features ? D + D * D : size_t(arms))) throw std::invalid_argument("rows do not fit");
+    for (size_t i = 0; i < below.size(); ++i)
+      if (below.data()[i] < 0 || size_t(below.data()[i]) + 1 >= M)
+        throw std::invalid_argument("places out of range");
+    const int columns = int((M + PADDING - 1) / PADDING * PADDING);
+    grid_ = copied(grid), grid_.resize(columns, grid_.back());
+    moves_ = copied(moves), beyond_ = copied(beyond), rows_ = copied(rows);
+    below_.assign(below.data(), below.data() + below.size());
+    if (features) features_ = copied(*features), expect(*features, K * arms, "features");
+    find_reach(arms, G, columns);
+    m_ = {arms, columns, int(O), int(K), int(D), long(G), log_clean, log_poisoned, scale,
+          squeeze, grid_.data(), moves_.data(), below_.data(), beyond_.data(), first_.data(),
+          first_column_.data(), column_count_.data(), rows_.data(), features_.data()};
   }
   LinearMixture(const LinearMixture&) = delete;
 
-  void observe(const Array& tables, const Array& said, const Array& logs, const Numbers& actions,
-               const Array& rewards, int threads) const {
-    const size_t B = actions.size(), arms = B * m_.arms;
-    expect(tables, arms * m_.offsets * m_.values, "tables");
-    expect(said, arms * m_.points, "said"), expect(logs, B * m_.points, "logs");
+  int columns() const { return m_.columns; }
+
+  void observe(const Array& tables, const Array& marginals, const Array& logs,
+               const Numbers& actions, const Array& rewards, int threads) const {
+    const size_t B = actions.size();
+    const LinearBeliefs s = known(B, tables, marginals, logs);
     expect(rewards, B, "rewards");
     expect_below(actions.data(), B, m_.arms, "actions");
     nb::gil_scoped_release release;
-    active->linear_observe(m_, tables.data(), said.data(), logs.data(), long(B), actions.data(),
-                           rewards.data(), threads);
+    active->linear_observe(m_, s, long(B), actions.data(), rewards.data(), threads);
+  }
+
+  void expected(const Array& logs, const Array& found, int threads) const {
+    const size_t B = found.size() / m_.rows;
+    expect(logs, B * m_.points, "logs"), expect(found, B * m_.rows, "found");
+    nb::gil_scoped_release release;
+    active->linear_expected(m_, long(B), logs.data(), found.data(), threads);
+  }
+
+  void act(const Array& logs, const Array& uniforms, float factor, const Numbers& actions,
+           int threads) const {
+    const size_t B = actions.size();
+    expect(logs, B * m_.points, "logs"), expect(uniforms, B, "uniforms");
+    nb::gil_scoped_release release;
+    active->linear_act(m_, long(B), logs.data(), uniforms.data(), factor, actions.data(), threads);
+  }
+
+  // Whole episodes, as Player::play, with what is known of the tasks.
+  void play(const Array& tables, const Array& marginals, const Array& logs, const Array& rewards,
+            const std::optional<Array>& noise, const Flags& hit, const std::optional<Array>& shifts,
+            const std::optional<Array>& edges, const std::optional<Array>& uniforms,
+            const std::optional<Array>& spreads, const std::optional<Array>& normals,
+            const Array& luck, float factor, const Numbers& taken, const Numbers& visited,
+            const Array& paid, const Array& proposed, const Array& observed, int steps,
+            int threads) const {
+    const World world = world_of(1, m_.arms, steps, rewards, std::nullopt, noise, hit, shifts, edges,
+                                 uniforms, spreads, normals, taken, visited, paid, proposed,
+                                 observed);
+    const size_t B = hit.size() / steps;
+    const LinearBeliefs s = known(B, tables, marginals, logs);
+    expect(luck, hit.size(), "luck");
+    nb::gil_scoped_release release;
+    active->linear_play(m_, s, world, long(B), luck.data(), factor, threads);
   }
 
  private:
   static std::vector<float> copied(const Array& a) { return {a.data(), a.data() + a.size()}; }
 
+  // Which columns each arm needs, and each of its tiles.
+  void find_reach(int arms, size_t G, int columns) {
+    for (int a = 0; a < arms; ++a) {
+      const int32_t* below = below_.data() + a * G;
+      const auto [low, high] = std::minmax_element(below, below + G);
+      const int count = (*high - *low + 2 + PADDING - 1) / PADDING * PADDING;
+      first_column_.push_back(std::min(int(*low), columns - count));
+      column_count_.push_back(count);
+      for (size_t g = 0; g < G; g += PADDING) {
+        const auto [least, most] = std::minmax_element(below + g, below + g + PADDING);
+        first_.push_back(*most + 1 - *least < PADDING ? *least : -1);
+      }
+    }
+  }
+
+  LinearBeliefs known(size_t B, const Array& tables, const Array& marginals,
+                      const Array& logs) const {
+    const size_t columns = B * m_.arms * m_.columns;
+    expect(tables, columns * m_.offsets, "tables"), expect(marginals, columns, "marginals");
+    expect(logs, B * m_.points, "logs");
+    return {tables.data(), marginals.data(), logs.data()};
+  }
+
   LinearGrid m_{};
-  std::vector<float> grid_, moves_, log_share_, beyond_;
-  std::vector<int32_t> below_;
+  std::vector<float> grid_, moves_, beyond_, rows_, features_;
+  std::vector<int32_t> below_, first_;
+  std::vector<int> first_column_, column_count_;
 };
 
-void expectations(const Array& logs, const Array& rows, const Array& found, long points,
-                  int threads) {
-  if (points < PADDING) throw std::invalid_argument("this is no grid");
-  const size_t B = logs.size() / points, K = rows.size() / points;
-  expect(logs, B * points, "logs"), expect(rows, K * points, "rows"), expect(found, B * K, "found");
-  nb::gil_scoped_release release;
-  active->expectations(long(B), points, int(K), logs.data(), rows.data(), found.data(), threads);
-}
+// The grid of an oracle, copied; see OracleGrid.
+class WeightOracle {
+ public:
+  WeightOracle(float step, float scale, const Array& line, const Array& features, int axis)
+      : line_(line.data(), line.data() + line.size()),
+        features_(features.data(), features.data() + features.size()) {
+    const int row = int(line.size()), arms = int(features.size() / 2);
+    if (axis < 1 || axis > row || row % PADDING || arms < 1)
+      throw std::invalid_argument("this is no grid");
+    expect(features, size_t(arms) * 2, "features");
+    m_ = {arms, axis, row, step, scale, line_.data(), features_.data()};
+  }
+  WeightOracle(const WeightOracle&) = delete;
+
+  void observe(const Array& logs, const Array& places, const Array& seen, long n,
+               const Array& attack, const Numbers& actions, const Array& rewards,
+               int threads) const {
+    const size_t B = actions.size();
+    const OracleBeliefs s = known(B, logs, places, seen, n, 1);
+    expect(attack, B * m_.arms * mithridate::ATTACK, "attack"), expect(rewards, B, "rewards");
+    expect_below(actions.data(), B, m_.arms, "actions");
+    nb::gil_scoped_release release;
+    active->oracle_observe(m_, s, long(B), n, actions.data(), rewards.data(), attack.data(),
+                           threads);
+  }
+
+  void act(const Array& logs, const Array& places, const Array& seen, const Array& uniforms,
+           const Numbers& actions, int threads) const {
+    const size_t B = actions.size();
+    const OracleBeliefs s = known(B, logs, places, seen, 0, 0);
+    expect(uniforms, B * mithridate::LUCK, "uniforms");
+    nb::gil_scoped_release release;
+    active->oracle_act(m_, s, long(B), uniforms.data(), actions.data(), threads);
+  }
+
+  // Whole episodes, as Player::play, with what is known of the tasks after n rewards.
+  void play(const Array& logs, const Array& places, const Array& seen, long known_rewards,
+            const Array& attack, const Array& rewards, const std::optional<Array>& noise,
+            const Flags& hit, const std::optional<Array>& shifts, const std::optional<Array>& edges,
+            const std::optional<Array>& uniforms, const std::optional<Array>& spreads,
+            const std::optional<Array>& normals, const Array& luck, const Numbers& taken,
+            const Numbers& visited, const Array& paid, const Array& proposed, const Array& observed,
+            int steps, int threads) const {
+    const World world = world_of(1, m_.arms, steps, rewards, std::nullopt, noise, hit, shifts, edges,
+                                 uniforms, spreads, normals, taken, visited, paid, proposed,
+                                 observed);
+    const size_t B = hit.size() / steps;
+    const OracleBeliefs s = known(B, logs, places, seen, known_rewards, steps);
+    expect(luck, hit.size() * mithridate::LUCK, "luck");
+    expect(attack, B * m_.arms * mithridate::ATTACK, "attack");
+    nb::gil_scoped_release release;
+    active->oracle_play(m_, s, world, long(B), known_rewards, luck.data(), attack.data(), threads);
+  }
+
+ private:
+  // With room for more rewards after n.
+  OracleBeliefs known(size_t B, const Array& logs, const Array& places, const Array& seen, long n,
+                      long more) const {
+    const size_t room = B ? seen.size() / (B * mithridate::EVIDENCE) : 0;
+    expect(logs, B * m_.axis * m_.row, "logs"), expect(places, B * mithridate::PLACE, "places");
+    expect(seen, B * room * mithridate::EVIDENCE, "seen");
+    if (n < 0 || (B && size_t(n) + more > room)) throw std::invalid_argument("there is no room");
+    return {logs.data(), places.data(), seen.data(), long(room)};
+  }
+
+  OracleGrid m_{};
+  std::vector<float> line_, features_;
+};
 
 void choose(const Array& logits, const std::optional<Array>& uniforms, float temperature,
             const Numbers& actions) {
@@ -545,11 +674,32 @@ NB_MODULE(_kernels, m) {
            nb::arg("y"), nb::arg("n"), nb::arg("capacity"), nb::arg("threads"));
   m.def("choose", &choose, nb::arg("logits"), nb::arg("uniforms").none(), nb::arg("temperature"),
         nb::arg("actions"));
-  m.def("expectations", &expectations);
   nb::class_<LinearMixture>(m, "LinearMixture")
-      .def(nb::init<float, float, float, float, const Array&, const Array&, const Array&,
-                    const Places&, const Array&, int>())
-      .def("observe", &LinearMixture::observe);
+      .def(nb::init<float, float, float, float, const Array&, const Array&, const Places&,
+                    const Array&, const Array&, const std::optional<Array>&, int, int>(),
+           nb::arg("scale"), nb::arg("squeeze"), nb::arg("log_clean"), nb::arg("log_poisoned"),
+           nb::arg("grid"), nb::arg("moves"), nb::arg("below"), nb::arg("beyond"), nb::arg("rows"), nb::arg("features").none(), nb::arg("arms"),
+           nb::arg("dimension"))
+      .def("columns", &LinearMixture::columns)
+      .def("observe", &LinearMixture::observe)
+      .def("expected", &LinearMixture::expected)
+      .def("act", &LinearMixture::act)
+      .def("play", &LinearMixture::play, nb::arg("tables"), nb::arg("marginals"), nb::arg("logs"),
+           nb::arg("rewards"), nb::arg("noise").none(), nb::arg("hit"), nb::arg("shifts").none(),
+           nb::arg("edges").none(), nb::arg("uniforms").none(), nb::arg("spreads").none(),
+           nb::arg("normals").none(), nb::arg("luck"), nb::arg("factor"), nb::arg("taken"),
+           nb::arg("visited"), nb::arg("paid"), nb::arg("proposed"), nb::arg("observed"),
+           nb::arg("steps"), nb::arg("threads"));
+  nb::class_<WeightOracle>(m, "WeightOracle")
+      .def(nb::init<float, float, const Array&, const Array&, int>())
+      .def("observe", &WeightOracle::observe)
+      .def("act", &WeightOracle::act)
+      .def("play", &WeightOracle::play, nb::arg("logs"), nb::arg("places"), nb::arg("seen"),
+           nb::arg("known_rewards"), nb::arg("believed"), nb::arg("rewards"), nb::arg("noise").none(),
+           nb::arg("hit"), nb::arg("shifts").none(), nb::arg("edges").none(),
+           nb::arg("uniforms").none(), nb::arg("spreads").none(), nb::arg("normals").none(),
+           nb::arg("luck"), nb::arg("taken"), nb::arg("visited"), nb::arg("paid"),
+           nb::arg("proposed"), nb::arg("observed"), nb::arg("steps"), nb::arg("threads"));
   nb::class_<ArmMixture>(m, "ArmMixture")
       .def(nb::init<int, int, float, const Array&, const Array&, const Array&, const Array&,
                     const Array&>())

@@ -55,16 +55,47 @@ struct Beliefs {
   float* evidence;  // (B, A, E · W)
 };
 
-// The same for arms with features: G weights, M values of an arm's mean, O offsets. Logarithms are those
-// to base 2.
+// The same for arms with features: G weights, in tiles of PADDING neighbours; the values of an arm's mean
+// that are told apart, rounded up to C columns; O offsets. Logarithms in tables are to base 2.
 struct LinearGrid {
-  int arms, values, offsets;
-  long points;
-  float noise, ratio, log_clean, log_poisoned;  // ratio: of a poisoned reward's spread to the noise
-  const float* grid;                 // (M,)
-  const float *moves, *log_share;    // (O,): offsets in units of the noise, how probable they are
-  const int32_t* below;              // (A, G): between which values an arm's mean is, this and the next, …
-  const float* beyond;               // (A, G): … and how far from the first, 0 to 1
+  int arms, columns, offsets, rows, features;  // A, C, O, K, D: without features it draws its arms
+  long points;                                 // G, a multiple of PADDING
+  float log_clean, log_poisoned;
+  float scale, squeeze;  // a density is 2^-(scale · distance)²; for poisoned rewards times `squeeze`
+  const float* grid;   // (C,)
+  const float* moves;  // (O,): offsets, so scaled
+  const int32_t* below;            // (A, G): between which values an arm's mean is, this and the next, …
+  const float* beyond;             // (A, G): … and how far from the first, 0 to 1
+  const int32_t* first;            // (A, G / PADDING): the least `below` of a tile; -1 if its values are
+                                   // more than PADDING
+  const int *first_column, *column_count;  // (A,): what an arm's means need; a multiple of PADDING
+  const float* row;  // (K, G): moments of the weights, or where each arm is the best
+  const float* arm;  // (A, K): features, and their products
+};
+
+// What is known of B tasks.
+struct LinearBeliefs {
+  float* tables;     // (B, A, O, C): likelihoods, times how probable offsets are
+  float* marginals;  // (B, A, C): offsets summed out
+  float* logs;       // (B, G): of the weights; natural logarithms
+};
+
+// Two weights, on a grid of `axis` × `axis` points around where they may be; a row has room for `row`.
+struct OracleGrid {
+  int arms, axis, row;  // the last: axis, rounded up to PADDING
+  float step, scale;    // between points; a clean density is 2^-(scale · distance)²
+  const float* line;      // (row,): the points along an axis; the same all over beyond the last
+  const float* features;  // (A, 2)
+};
+
+constexpr int PLACE = 5, EVIDENCE = 8, ATTACK = 4, LUCK = 3;
+
+// What is known of B tasks.
+struct OracleBeliefs {
+  float* logs;    // (B, axis, row): to base 2; minus infinity beyond the axis
+  float* places;  // (B, PLACE): centres, and roots of covariances
+  float* seen;    // (B, room, EVIDENCE)
+  long room;
 };
 
 // What sequences consist of: x (B, N, D), with as much room for its gradient; or, if there are rows,
@@ -158,13 +189,25 @@ struct Kernels {
   void (*mixture_play)(const Mixture&, const World&, long B, const float* uniforms,
                        float temperature, int threads);
 
-  // Tables (B, A, O, M), what each arm has said of the weights (B, A, G), and all of them (B, G).
-  void (*linear_observe)(const LinearGrid&, float* tables, float* said, float* logs, long B,
-                         const int64_t* actions, const float* rewards, int threads);
+  // The same with features; what rows (K, G) are on average, (B, K); arms (B,) by uniforms (B,), where the
+  // factor is that of the standard deviation, or a temperature; and whole episodes from where they are.
+  void (*linear_observe)(const LinearGrid&, const LinearBeliefs&, long B, const int64_t* actions,
+                         const float* rewards, int threads);
+  void (*linear_expected)(const LinearGrid&, long B, const float* logs, float* found, int threads);
+  void (*linear_act)(const LinearGrid&, long B, const float* logs, const float* uniforms,
+                     float factor, int64_t* actions, int threads);
+  void (*linear_play)(const LinearGrid&, const LinearBeliefs&, const World&, long B,
+                      const float* uniforms, float factor, int threads);
 
-  // (B, K): rows (K, G) weighted by softmax(logs), logs (B, G) with G at least PADDING.
-  void (*expectations)(long B, long G, int K, const float* logs, const float* rows, float* found,
-                       int threads);
+  // The oracle's, after n rewards; attacks (B, A, ATTACK) on each arm: logarithm of a clean reward's peak,
+  // offset, scale and logarithm of the peak of a poisoned one's. Uniforms (B, LUCK), or (B, T, LUCK).
+  void (*oracle_observe)(const OracleGrid&, const OracleBeliefs&, long B, long n,
+                         const int64_t* actions, const float* rewards, const float* attack,
+                         int threads);
+  void (*oracle_act)(const OracleGrid&, const OracleBeliefs&, long B, const float* uniforms,
+                     int64_t* actions, int threads);
+  void (*oracle_play)(const OracleGrid&, const OracleBeliefs&, const World&, long B, long n,
+                      const float* uniforms, const float* attack, int threads);
 };
 
 const Kernels* portable_kernels();

@@ -98,6 +98,21 @@ inline float hmax(vf v) {
   return r;
 }
 
+// Whether all are; what is not a number is not.
+inline bool all_below(vf v, float limit) {
+#if defined(__AVX512F__) && MITHRIDATE_VW == 16
+  return _mm512_cmp_ps_mask((__m512)v, _mm512_set1_ps(limit), _CMP_LT_OQ) == 0xffff;
+#elif defined(__AVX__) && MITHRIDATE_VW == 8
+  return _mm256_movemask_ps(_mm256_cmp_ps((__m256)v, _mm256_set1_ps(limit), _CMP_LT_OQ)) == 0xff;
+#elif defined(__SSE__) && MITHRIDATE_VW == 4
+  return _mm_movemask_ps(_mm_cmplt_ps((__m128)v, _mm_set1_ps(limit))) == 0xf;
+#else
+  bool all = true;
+  for (int i = 0; i < VW; ++i) all = all && v[i] < limit;
+  return all;
+#endif
+}
+
 // 1 / x, for finite x, to within two units in the last place: an estimate and a Newton step.
 inline vf reciprocal(vf x) {
 #if defined(__AVX512F__) && MITHRIDATE_VW == 16

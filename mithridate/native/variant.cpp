@@ -5,6 +5,7 @@
 #include "learning.hpp"
 #include "linear_grid.hpp"
 #include "mixture.hpp"
+#include "oracle.hpp"
 #include "player.hpp"
 
 namespace mithridate::MITHRIDATE_ISA {
@@ -135,7 +136,12 @@ const Kernels table = {MITHRIDATE_STRING(MITHRIDATE_ISA),
                        mixture_act_all,
                        mixture_play_all,
                        linear_observe_all,
-                       expectations};
+                       linear_expected_all,
+                       linear_act_all,
+                       linear_play_all,
+                       oracle_observe_all,
+                       oracle_act_all,
+                       oracle_play_all};
 
 }  // namespace mithridate::MITHRIDATE_ISA
 
