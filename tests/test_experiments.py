@@ -456,7 +456,7 @@ def test_a_dry_run_of_many_stages_is_a_summary(command, tmp_path):
     assert code == 0 and "12600 stages, 12600 to do" in stdout and stdout.count("\n") < 20
     assert re.search(r"evaluate\s*│ to do │\s*11100", stdout)
     code, stdout, _ = command(*many, "--replications", "1", "--verbose")
-    assert code == 0 and stdout.count("evaluate-") == 84
+    assert code == 0 and stdout.count("evaluate-") == 111
     assert not (tmp_path / "s").exists()
 
 
