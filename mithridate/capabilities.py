@@ -93,6 +93,14 @@ class SettlingAttacker(Attacker, Protocol):
         ...
 
 
+class StartingAttacker(Attacker, Protocol):
+    """Can begin from what another has learned."""
+
+    def begin_with(self, attacker: Attacker) -> None:
+        """Called before the first round: trained ones of the same tasks."""
+        ...
+
+
 class ForgettingAttacker(Attacker, Protocol):
     """Has parameters of its own for each task."""
 
@@ -154,6 +162,10 @@ def repeats(attacker: Any) -> TypeGuard[RepeatingAttacker]:
 
 def settles(attacker: Any) -> TypeGuard[SettlingAttacker]:
     return _can(attacker, "finalists", "trials", "present", "played", "settle")
+
+
+def starts(attacker: Any) -> TypeGuard[StartingAttacker]:
+    return _can(attacker, "begin_with")
 
 
 def forgets(attacker: Any) -> TypeGuard[ForgettingAttacker]:

@@ -6,7 +6,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from mithridate.attackers.search import _clearly_least
+from mithridate.attackers.search import STARTS, _clearly_least
 from mithridate.envs import make_env
 from mithridate.errors import UserError
 from mithridate.registry import ATTACKERS
@@ -95,6 +95,28 @@ def test_it_beats_every_attack_it_begins_with(env, tmp_path):
     )
     learned = LearnedAttack(attack(settings, tmp_path / "run"))
     assert learned.metrics["used_norm_max"] <= settings.budget * (1 + 1e-6)
+
+
+def test_it_begins_with_what_was_learned(tmp_path):
+    """It is a candidate of the first generation, and a finalist."""
+    by_episodes = "gaussian(explore=episode,episodes=4,learning_rate=2)"
+    learned = LearnedAttack(attack(config(attacker=by_episodes), tmp_path / "learned"))
+    training = AttackTraining(config(), start=learned)
+    search, spec, tasks = training.attacker, training.env.spec, training.tasks
+    learned.attacker.reset(spec, tasks, Rng(0).streams(tasks.ids))
+    offsets = learned.attacker.offsets
+    assert (offsets.abs().sum(1) > 0.1).all()
+    many = tasks.repeat(search.episodes)
+    search.reset(spec, many, Rng(0).streams(many.ids))
+    first = search.adds().mean[:, 0].view(len(tasks), search.episodes, -1)
+    torch.testing.assert_close(first[:, STARTS], offsets)
+    assert search.finalists == 2 + STARTS + 1
+    search.present(search.finalists - 1)
+    search.reset(spec, tasks, Rng(0).streams(tasks.ids))
+    torch.testing.assert_close(search.played(), offsets)
+    for settings, said in ((config(seed=5), "other tasks"), (config(attacker="gaussian"), "begin")):
+        with pytest.raises(UserError, match=said):
+            AttackTraining(settings, start=learned)
 
 
 def test_the_choice_between_finalists_is_careful():

@@ -221,6 +221,13 @@ def test_every_attacker_without_learning_is_in_the_standard_suite():
         assert suite.budget == suite_env(suite).budget
 
 
+def test_what_a_search_begins_with_comes_before_it():
+    for env in ("bandit", "linear_bandit"):
+        names = [attack.name for attack in find_suite("standard-v0", env).attacks]
+        search = next(a for a in find_suite("standard-v0", env).attacks if a.name == "search")
+        assert search.after == "steady" and names.index("steady") < names.index("search")
+
+
 def test_what_quick_leaves_out_is_said():
     said = "; ".join(left_out(find_suite("quick", "bandit")))
     for part in ("learned", "steady", "eps 0.1", "tasks: 40 instead of 200", "rounds of search"):

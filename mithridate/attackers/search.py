@@ -6,9 +6,10 @@ Gaussian moves towards those under which the victim earned least. A steady shift
 is what hurts, and noise at every step hardly ever looks like one: drawing the parameters once per
 episode finds twice the damage of attackers that explore step by step, with the same episodes.
 
-The first generation has, besides, the attacks that need no learning. In the end the candidates that
-are left, the Gaussian's mean, the best one seen and those, are compared on luck of their own
-(`settle`), and each task keeps the worst for the victim. What is printed is measured on other luck.
+The first generation has, besides, the attacks that need no learning and, with arms, a learned one
+if it is given any (`begin_with`). In the end the candidates that are left, the Gaussian's mean, the
+best one seen and those, are compared on luck of their own (`settle`), and each task keeps the worst
+for the victim. What is printed is measured on other luck.
 
 With arms, the parameters are the offsets, and the spreads if `spread_budget` is not 0. Where there
 are keys, a table has too many entries for so few episodes: a parameter for each kind of entry that
@@ -36,7 +37,7 @@ from mithridate.errors import UserError
 from mithridate.registry import ATTACKERS
 from mithridate.rng import TaskStreams
 from mithridate.tables import AttackTables, unchanged
-from mithridate.types import EnvSpec, Step, Tasks, Trajectory
+from mithridate.types import Attacker, EnvSpec, Step, Tasks, Trajectory
 
 UNMET = 1e9
 """What the victim earned under the best candidate before the first: more than it ever will."""
@@ -107,6 +108,7 @@ class _Fixed(ArmOffsets):
 class _Arms:
     config: SearchConfig
     arms: int
+    learned: ArmOffsets | None
     names = ("raise_worst", "lower_best", "swap", "mirror")
 
     @property
@@ -119,8 +121,8 @@ class _Arms:
 
     def starts(self, spec: EnvSpec, tasks: Tasks, rng: TaskStreams) -> list[Tensor]:
         found = []
-        for name in self.names:
-            attacker = ATTACKERS.create(name, budget=self.config.budget)
+        attackers = [ATTACKERS.create(name, budget=self.config.budget) for name in self.names]
+        for attacker in [*attackers, *([self.learned] if self.learned else [])]:
             offsets, _ = attacker.choose(spec, tasks, rng)
             found.append(
                 torch.cat([offsets, offsets.new_zeros(len(tasks), self.size - self.arms)], 1)
@@ -191,12 +193,21 @@ class SearchAttacker(LearnsPerTask):
         self.config = config or SearchConfig()
         self.episodes = self.config.candidates * self.config.repeats
         self.trials = self.config.trials
-        self.finalists = 2 + STARTS
         self.learning = False
         """While learning, candidates are tried; else each task has the attack it has come to."""
         self._tasks = PerTask()
+        self._learned: ArmOffsets | None = None
         self._finalist: int | None = None
         self._attack: ArmOffsets | OffsetTable | None = None
+
+    @property
+    def finalists(self) -> int:
+        return 2 + STARTS + (self._learned is not None)
+
+    def begin_with(self, attacker: Attacker) -> None:
+        if not isinstance(attacker, ArmOffsets):
+            raise UserError("attacker 'search' begins with attackers that have offsets of arms")
+        self._learned = attacker
 
     # Acting ----------------------------------------------------------------------------------
 
@@ -226,7 +237,7 @@ class SearchAttacker(LearnsPerTask):
 
     def _space(self, spec: EnvSpec, tasks: Tasks) -> _Arms | _Table:
         if are_arms(spec, tasks):
-            return _Arms(self.config, spec.n_actions)
+            return _Arms(self.config, spec.n_actions, self._learned)
         if spec.n_attack_keys > 1 and hasattr(tasks, "kinds") and hasattr(tasks, "after"):
             if tasks.kinds.min() < 0 or tasks.kinds.max() >= MOST_KINDS:
                 raise UserError(f"attacker 'search' needs kinds of entries in 0…{MOST_KINDS - 1}")

@@ -235,12 +235,12 @@ class _Run:
         return entry
 
     def _cell(self, path: Path, attack_: Attack, eps: float) -> Measured:
-        name = f"{attack_.name}-eps{eps:g}" if attack_.poisons else "clean"
+        name = _name(attack_, eps)
         file = path / "cells" / f"{slug(name)}.json"
         known = _read(file)
         steps = 0 if known else self._steps()
         if known is None:
-            attacker = self._attacker(attack_, eps, path / "attackers" / slug(name), name)
+            attacker = self._attacker(attack_, eps, path / "attackers")
         if self.onlooker:
             self.onlooker.began(name, steps)
         if known is not None:
@@ -256,18 +256,25 @@ class _Run:
         blocks = 2 * -(-self.suite.tasks // at_once)
         return int(blocks * self.env.spec.horizon * (1 + learning))
 
-    def _attacker(self, attack_: Attack, eps: float, path: Path, name: str) -> Attacker | None:
+    def _attacker(self, attack_: Attack, eps: float, path: Path) -> Attacker | None:
+        """`path`: where those that learn are kept."""
         if not attack_.poisons:
             return None
         if attack_.rounds is None:
             attacker: Attacker = self.suite.make(attack_.attacker)
             return attacker
-        training = AttackTraining(self._attack_config(attack_, eps), agent=self.agent)
+        return self._learned(attack_, eps, path).attacker
+
+    def _learned(self, attack_: Attack, eps: float, path: Path) -> LearnedAttack:
+        before = [other for other in self.suite.attacks if other.name == attack_.after]
+        start = self._learned(before[0], eps, path) if before else None
+        config, name = self._attack_config(attack_, eps), _name(attack_, eps)
+        training = AttackTraining(config, agent=self.agent, start=start)
         watchers = self.onlooker.training(name) if self.onlooker else []
-        learned = LearnedAttack(attack(training, path, watchers))
+        learned = LearnedAttack(attack(training, path / slug(name), watchers))
         theirs = learned.tasks.tensors()
         assert all(torch.equal(theirs[k], t) for k, t in self.tasks.tensors().items())
-        return learned.attacker
+        return learned
 
     def _attack_config(self, attack_: Attack, eps: float) -> AttackConfig:
         suite = self.suite
@@ -288,6 +295,11 @@ def _sha256(name: str, agent: Agent) -> str | None:
     except (TypeError, OSError):
         return None
     return hashlib.sha256(read_bytes(Path(path), "source")).hexdigest()
+
+
+def _name(attack_: Attack, eps: float) -> str:
+    """Of a cell."""
+    return f"{attack_.name}-eps{eps:g}" if attack_.poisons else "clean"
 
 
 def slug(text: str) -> str:

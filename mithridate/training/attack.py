@@ -19,7 +19,7 @@ from torch import Tensor
 
 from mithridate.agents.named import AgentLike, fingerprint, make_agent, told
 from mithridate.attackers import make_attacker
-from mithridate.capabilities import is_privileged, learns, repeats, settles
+from mithridate.capabilities import is_privileged, learns, repeats, settles, starts
 from mithridate.envs import env_of
 from mithridate.errors import UserError
 from mithridate.files import parse_json, shown
@@ -58,10 +58,15 @@ class AttackTraining:
     since the run began, is found when it is made."""
 
     def __init__(
-        self, config: AttackConfig, target: AgentLike | None = None, agent: Agent | None = None
+        self,
+        config: AttackConfig,
+        target: AgentLike | None = None,
+        agent: Agent | None = None,
+        start: LearnedAttack | None = None,
     ) -> None:
         """`target`: an object to attack, if it is not what `config.target` names; `agent`: what
-        `config.target` names, if it is at hand."""
+        `config.target` names, if it is at hand. `start`: attackers of the same tasks to begin
+        with."""
         self.rng = Rng(config.seed).child("attack")
         self.env = env_of(config.env)
         named = config.target if target is None else target  # whatever its truth value is
@@ -71,6 +76,17 @@ class AttackTraining:
         self.attacker.learning = True
         self.tasks = _tasks(config, self.env)
         self.config = _bound(config, self.target, by_name=target is None)
+        if start is not None:
+            self._begin_with(start)
+
+    def _begin_with(self, start: LearnedAttack) -> None:
+        if not starts(self.attacker):
+            raise UserError(f"attacker '{self.config.attacker}' cannot begin with others")
+        if misfit(start.tasks.tensors(), self.tasks.tensors()) is not None or not all(
+            torch.equal(start.tasks.tensors()[k], t) for k, t in self.tasks.tensors().items()
+        ):
+            raise UserError(f"attackers {shown(start.path)} belong to other tasks")
+        self.attacker.begin_with(start.attacker)
 
     @property
     def name(self) -> str:
