@@ -15,7 +15,7 @@ ROOT = Path(__file__).parent.parent
 RESULTS = ROOT / "results"
 TABLES = {
     "README.md": {
-        "results": "report_files/bandit_main-laptop-3x-s0-eps0.4.csv",
+        "results": "bandit_files/bandit_main-laptop-3x-s0-eps0.4.csv",
         "adaptive": "report_files/bandit_adaptive-laptop-1x-s0-eps0.4.csv",
         "linear": "linear_files/linear_main-laptop-2x-s0-eps0.4.csv",
         "rooms": "darkroom2_files/darkroom2_main-laptop-2x-s0-eps0.4.csv",
@@ -32,6 +32,7 @@ TABLES = {
 }
 """By file, and the name between its markers."""
 COLUMNS = {
+    "results": ("paper(", "search(", "uniform", "raise_worst", "lower_best", "swap", "mirror", "none"),
     "adaptive": ("adaptive(", "from_nothing(", "learned("),
     "linear": ("learned(", "kept(", "uniform", "none"),
     "rooms": ("learned(", "pooled(", "uniform", "swap_goals", "none"),
@@ -63,7 +64,7 @@ def title(column: str, name: str) -> str:
 
 
 def cell(row: dict[str, str] | None) -> str:
-    if row is None:
+    if row is None or not row["mean"]:
         return "–"
     text = f"{float(row['mean']):.1f}"
     if row["ci95"]:

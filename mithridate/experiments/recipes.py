@@ -257,7 +257,7 @@ RECIPES = {
             environment="bandit",
             rows=(AT_DPT, DPT, MIXTURE_TS, *CLASSICAL, ORACLE),
             static=(*ARM_ATTACKS, "ace"),
-            trained={"learned": MAIN},
+            trained={"paper": MAIN},
             own=("search",),
             table="bandit_main",
         ),
