@@ -2,7 +2,8 @@
 
 Equal stages have equal names, so recipes share what they have in common. Victim r meets the
 attackers of replication r + 1, on their tasks; with a single replication those are its own, and the
-report flags it. Attackers that were trained against the victim itself (`Recipe.own`) are of its own
+report flags it. That goes for attackers that a model was trained along with, too: they come out of
+its training. Attackers that were trained against the victim itself (`Recipe.own`) are of its own
 replication: they are to be the worst for this very model.
 """
 
@@ -22,10 +23,11 @@ from mithridate.evaluation.kinds import ITSELF, Heading, fitting, named
 from mithridate.experiments.formats import MANY_REPLICATIONS, About
 from mithridate.experiments.recipes import MODELS, Level, Recipe, Row
 from mithridate.experiments.rehearsal import try_stage
-from mithridate.experiments.stages import CONFIGS, INPUT, Stage, in_order
+from mithridate.experiments.stages import CONFIGS, INPUT, Stage, in_order, parsed_config
 from mithridate.files import shown
 from mithridate.settings import PRESETS, parse, resolve
-from mithridate.stage_config import EvaluateConfig
+from mithridate.stage_config import AdversarialConfig, EvaluateConfig
+from mithridate.training.threats import chasing_at
 
 OWNED = (
     "env", "seed", "eps", "budget", "start", "start_sha256", "rival", "rival_sha256", "target",
@@ -175,6 +177,7 @@ class _Builder:
         self.recipe, self.preset, self.seed, self.sets = recipe, preset, seed, sets
         self._made: dict[tuple[Any, ...], Stage] = {}
         self._resolved: dict[str, dict[str, Any]] = {}
+        self._chased: dict[tuple[str, Level], bool] = {}
 
     def _config(self, kind: str, **direct: Any) -> dict[str, Any]:
         """Resolved once for all seeds: a recipe has many replications."""
@@ -236,10 +239,34 @@ class _Builder:
         self, row: Row, heading: Heading, level: Level, replication: int, count: int
     ) -> Stage:
         """Those that a row meets: of the next replication, or its own."""
-        if heading.of == ITSELF:
-            return self.attack(row, heading, level, replication)
-        target = next(r for r in self.recipe.rows if r.label == heading.of)
-        return self.attack(target, heading, level, (replication + 1) % count)
+        target = row
+        if heading.of != ITSELF:
+            target = next(r for r in self.recipe.rows if r.label == heading.of)
+            replication = (replication + 1) % count
+        if heading.described.with_model:
+            return self._training(target, heading, level, replication)
+        return self.attack(target, heading, level, replication)
+
+    def _training(self, row: Row, heading: Heading, level: Level, replication: int) -> Stage:
+        """The training whose attackers of the last round a column is made of."""
+        found = self.model(row.agent, level, replication) if row.is_model else None
+        if found is None or not self._is_chased(row.agent, level):
+            raise UserError(
+                f"{heading}: {row.label} is not trained along with attackers that learn against "
+                f"it at {level}"
+            )
+        return found
+
+    def _is_chased(self, agent: str, level: Level) -> bool:
+        """Whether attackers learn against a model in its training at a level. Looked at once for
+        all seeds."""
+        if (agent, level) not in self._chased:
+            config = parsed_config(self.model(agent, level, 0))
+            self._chased[agent, level] = (
+                isinstance(config, AdversarialConfig)
+                and chasing_at(config, level.eps, level.budget) is not None
+            )
+        return self._chased[agent, level]
 
     def _attack(self, row: Row, heading: Heading, level: Level) -> dict[str, Any]:
         """Resolved once for all seeds."""
