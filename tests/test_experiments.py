@@ -455,10 +455,10 @@ def test_places_that_are_no_store(command_line, store, message, command, tmp_pat
 def test_a_dry_run_of_many_stages_is_a_summary(command, tmp_path):
     many = ("reproduce", "bandit_main", "--preset", "smoke", "--dry-run", "--store", tmp_path / "s")
     code, stdout, _ = command(*many, "--replications", "100")
-    assert code == 0 and "12600 stages, 12600 to do" in stdout and stdout.count("\n") < 20
-    assert re.search(r"evaluate\s*│ to do │\s*11100", stdout)
+    assert code == 0 and "13400 stages, 13400 to do" in stdout and stdout.count("\n") < 20
+    assert re.search(r"evaluate\s*│ to do │\s*11900", stdout)
     code, stdout, _ = command(*many, "--replications", "1", "--verbose")
-    assert code == 0 and stdout.count("evaluate-") == 111
+    assert code == 0 and stdout.count("evaluate-") == 119
     assert not (tmp_path / "s").exists()
 
 

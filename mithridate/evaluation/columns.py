@@ -212,7 +212,7 @@ def _kept(kind: Kind, victim: Victim, config: EvaluateConfig) -> Column:
                 "was trained along with attackers"
             )
         found.append(cotrained(weights, (config.eps, config.budget)))
-        _check_level(found[-1], config)
+        check_level(found[-1], config)
     attackers = sorted({one.config.attacker for one in found})
     if len(attackers) > 1:
         raise UserError(
@@ -221,7 +221,7 @@ def _kept(kind: Kind, victim: Victim, config: EvaluateConfig) -> Column:
     return Column(kind.name, attackers[0], target=victim.label, learned=tuple(found))
 
 
-def _check_level(learned: LearnedAttack, config: EvaluateConfig) -> None:
+def check_level(learned: LearnedAttack, config: EvaluateConfig) -> None:
     """Raise a UserError if attackers are not of the environment, eps and budget asked for."""
     if learned.env.config != config.env:
         raise UserError(f"attackers {learned.path} were trained in another environment")
@@ -245,7 +245,7 @@ def _from_files(text: str, paths: Sequence[Path], config: EvaluateConfig) -> Col
     learned = [LearnedAttack(path, level) for path in paths]
     learned.sort(key=lambda one: one.config.seed)
     for one in learned:
-        _check_level(one, config)
+        check_level(one, config)
     kinds = sorted({one.config.attacker for one in learned})
     if len(kinds) > 1:
         raise UserError(f"attackers '{text}' are of several kinds: {', '.join(kinds)}")

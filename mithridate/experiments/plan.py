@@ -23,11 +23,10 @@ from mithridate.evaluation.kinds import ITSELF, Heading, fitting, named
 from mithridate.experiments.formats import MANY_REPLICATIONS, About
 from mithridate.experiments.recipes import MODELS, Level, Recipe, Row
 from mithridate.experiments.rehearsal import try_stage
-from mithridate.experiments.stages import CONFIGS, INPUT, Stage, in_order, parsed_config
+from mithridate.experiments.stages import CONFIGS, INPUT, Stage, in_order
 from mithridate.files import shown
 from mithridate.settings import PRESETS, parse, resolve
-from mithridate.stage_config import AdversarialConfig, EvaluateConfig
-from mithridate.training.threats import chasing_at
+from mithridate.stage_config import EvaluateConfig
 
 OWNED = (
     "env", "seed", "eps", "budget", "start", "start_sha256", "rival", "rival_sha256", "target",
@@ -177,7 +176,6 @@ class _Builder:
         self.recipe, self.preset, self.seed, self.sets = recipe, preset, seed, sets
         self._made: dict[tuple[Any, ...], Stage] = {}
         self._resolved: dict[str, dict[str, Any]] = {}
-        self._chased: dict[tuple[str, Level], bool] = {}
 
     def _config(self, kind: str, **direct: Any) -> dict[str, Any]:
         """Resolved once for all seeds: a recipe has many replications."""
@@ -249,24 +247,9 @@ class _Builder:
 
     def _training(self, row: Row, heading: Heading, level: Level, replication: int) -> Stage:
         """The training whose attackers of the last round a column is made of."""
-        found = self.model(row.agent, level, replication) if row.is_model else None
-        if found is None or not self._is_chased(row.agent, level):
-            raise UserError(
-                f"{heading}: {row.label} is not trained along with attackers that learn against "
-                f"it at {level}"
-            )
-        return found
-
-    def _is_chased(self, agent: str, level: Level) -> bool:
-        """Whether attackers learn against a model in its training at a level. Looked at once for
-        all seeds."""
-        if (agent, level) not in self._chased:
-            config = parsed_config(self.model(agent, level, 0))
-            self._chased[agent, level] = (
-                isinstance(config, AdversarialConfig)
-                and chasing_at(config, level.eps, level.budget) is not None
-            )
-        return self._chased[agent, level]
+        if not row.is_model or MODELS[row.agent].kind != "train":
+            raise UserError(f"{heading}: {row.label} is not trained along with attackers")
+        return self.model(row.agent, level, replication)
 
     def _attack(self, row: Row, heading: Heading, level: Level) -> dict[str, Any]:
         """Resolved once for all seeds."""

@@ -25,7 +25,7 @@ from mithridate.attackers import make_attacker
 from mithridate.config import Config
 from mithridate.envs import env_of
 from mithridate.errors import UserError
-from mithridate.evaluation.columns import Column, kind_of
+from mithridate.evaluation.columns import Column, check_level, kind_of
 from mithridate.evaluation.crossplay import evaluate_cell
 from mithridate.evaluation.episode import watch
 from mithridate.evaluation.kinds import untrained
@@ -228,6 +228,7 @@ def _column(stage: Stage, inputs: dict[str, Artifact], config: EvaluateConfig) -
         path, level = inputs["attack"].path, (config.eps, config.budget)
         if inputs["attack"].manifest.kind == "train":
             learned = cotrained(path / "model.safetensors", level)
+            check_level(learned, config)
         else:
             learned = LearnedAttack(path)
         attacker = learned.config.attacker
