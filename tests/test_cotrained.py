@@ -186,6 +186,13 @@ def test_who_is_stopped_before_they_are_written_writes_the_same(smoke_model, tmp
         assert (again / name).read_bytes() == (whole / name).read_bytes()
 
 
+def test_the_file_does_not_depend_on_where_models_are(runs, smoke_model, tmp_path):
+    shutil.copytree(smoke_model.parent, tmp_path / "elsewhere")
+    config = training(tmp_path / "elsewhere" / "model.safetensors", "renew=0.25", seed=0)
+    again = train_adversarially(config, tmp_path / "run").parent
+    assert (again / KEPT).read_bytes() == (runs / "run-s0" / KEPT).read_bytes()
+
+
 def test_a_last_checkpoint_that_has_lost_attackers_is_refused(smoke_model, tmp_path):
     """As versions wrote it that renewed tasks after the last round, too."""
     config = training(smoke_model, "renew=0.25")

@@ -108,12 +108,15 @@ class Part(NamedTuple):
 def write_cotrained(
     path: Path, training: AdversarialConfig, target_sha256: str, parts: Mapping[int, Part]
 ) -> None:
-    """What adversarial training keeps: its parts by number."""
+    """What adversarial training keeps: its parts by number. Of the models that it began with, the
+    digests are kept, and not where they were."""
+    rival = None if training.rival is None else "rival"
+    said = training.model_copy(update={"start": "start", "rival": rival})
     tensors: dict[str, Tensor] = {}
     for number, one in parts.items():
         tensors |= prefixed(f"{number}.", _together(one.tasks, one.attacker))
     meta = {
-        "training": training.to_json(),
+        "training": said.to_json(),
         "target_sha256": target_sha256,
         "metrics": {str(number): _plain(one.metrics) for number, one in parts.items()},
     }
