@@ -279,7 +279,8 @@ class EvaluateConfig(Config):
     """Independent repetitions, each with its own tasks."""
     attackers: Names = ("none",)
     """Each of them none, a registered attacker, attackers from files, or a kind of attack that is
-    trained now, KIND(TARGET): learned(ts); without (TARGET), against every agent."""
+    trained now, KIND(TARGET): learned(ts); without (TARGET), against every agent.
+    cotrained(TARGET) are those that a model was trained along with."""
     eps: Fraction = 0.4
     """Probability that a step's reward is replaced by the attacker's (none: unused)."""
     budget: NonNegativeFloat = 3.0

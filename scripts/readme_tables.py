@@ -32,7 +32,16 @@ TABLES = {
 }
 """By file, and the name between its markers."""
 COLUMNS = {
-    "results": ("paper(", "search(", "uniform", "raise_worst", "lower_best", "swap", "mirror", "none"),
+    "results": (
+        "paper(",
+        "search(",
+        "uniform",
+        "raise_worst",
+        "lower_best",
+        "swap",
+        "mirror",
+        "none",
+    ),
     "adaptive": ("adaptive(", "from_nothing(", "learned("),
     "linear": ("learned(", "kept(", "uniform", "none"),
     "rooms": ("learned(", "pooled(", "uniform", "swap_goals", "none"),

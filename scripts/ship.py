@@ -1,6 +1,7 @@
 """Put a finished run's model among those that ship: python scripts/ship.py RUN NAME.
 
-Copies weights, card and log into mithridate/zoo, after a look at whether they belong together.
+Copies weights, card and log into mithridate/zoo, and the attackers that the model was trained along
+with, if the run has kept any, after a look at whether they belong together.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from mithridate.errors import UserError, shown
 from mithridate.model.weights import ZOO, load_model
 from mithridate.settings import parse
 from mithridate.stage_config import AdversarialConfig, DistillConfig, PretrainConfig
+from mithridate.training.attack_files import KEPT, beside, cotrained
 
 NAME = r"[a-z][a-z0-9.-]*-s\d+"
 FILES = {
@@ -31,7 +33,11 @@ def ship(run: Path, name: str, zoo: Path = ZOO) -> dict[str, Any]:
     config = parse(KINDS[card["kind"]], card["training"])
     if config.hash() != card["config_hash"]:
         raise UserError(f"the card's configuration is not the one its hash was made of: {run}")
-    for suffix, file in FILES.items():
+    files = dict(FILES)
+    if beside(run / "model.safetensors").exists():
+        cotrained(run / "model.safetensors")
+        files[f".{KEPT}"] = KEPT
+    for suffix, file in files.items():
         shutil.copyfile(run / file, zoo / f"{name}{suffix}")
     return card
 

@@ -347,6 +347,8 @@ def test_killed_and_resumed_is_bit_identical(smoke_model, tmp_path):
     assert process.returncode == 0, stderr.decode()
     resumed = tmp_path / "killed" / "model.safetensors"
     assert resumed.read_bytes() == undisturbed.read_bytes()
+    attackers = (path.with_name("attackers.safetensors") for path in (resumed, undisturbed))
+    assert len({path.read_bytes() for path in attackers}) == 1
     logs = [
         [{k: v for k, v in line.items() if k != "seconds"} for line in read_log(path)]
         for path in (tmp_path / "killed" / "log.jsonl", tmp_path / "undisturbed" / "log.jsonl")

@@ -63,13 +63,15 @@ def test_the_main_recipe_is_the_papers_table():
     planned = plan(MAIN, "laptop")
     kinds = [stage.kind for stage in planned.stages()]
     assert {k: kinds.count(k) for k in set(kinds)} == {
-        "pretrain": 3, "train": 3, "attack": (6 + 7) * 3, "evaluate": (8 * 13 + 7) * 3,
+        "pretrain": 3, "train": 3, "attack": (6 + 7) * 3, "evaluate": (8 * 14 + 7) * 3,
     }  # fmt: skip
     for cell in planned.cells:
         if "attack" in cell.inputs:
             replication, target = (cell.config["cell"][key] for key in ("replication", "target"))
             met = replication if target == "itself" else (replication + 1) % 3
             assert cell.inputs["attack"].config["seed"] == met, "crossed, but for their own"
+            trained_along = cell.about.kind == "cotrained"
+            assert cell.inputs["attack"].kind == ("train" if trained_along else "attack")
 
 
 def test_a_changed_learning_rate_changes_exactly_the_stages_below_it():
@@ -287,10 +289,10 @@ def test_a_second_run_computes_nothing(finished):
 
 def test_records_are_complete_and_honest(finished):
     records = records_of(finished.root)
-    assert len(records) == 8 * 13 + 7  # the oracle has no attackers of its own
+    assert len(records) == 8 * 14 + 7  # the oracle has no attackers of its own
     assert all(r["norm"] <= r["budget"] * (1 + 1e-6) for r in records)
     targets = {r["target"] for r in records if r["attacker"] == "gaussian"}
-    assert targets == set(MAIN.trained["learned"])
+    assert targets == set(MAIN.trained["paper"])
 
 
 def test_pandas_can_read_the_records_directly(finished):
@@ -453,10 +455,10 @@ def test_places_that_are_no_store(command_line, store, message, command, tmp_pat
 def test_a_dry_run_of_many_stages_is_a_summary(command, tmp_path):
     many = ("reproduce", "bandit_main", "--preset", "smoke", "--dry-run", "--store", tmp_path / "s")
     code, stdout, _ = command(*many, "--replications", "100")
-    assert code == 0 and "12600 stages, 12600 to do" in stdout and stdout.count("\n") < 20
-    assert re.search(r"evaluate\s*│ to do │\s*11100", stdout)
+    assert code == 0 and "13400 stages, 13400 to do" in stdout and stdout.count("\n") < 20
+    assert re.search(r"evaluate\s*│ to do │\s*11900", stdout)
     code, stdout, _ = command(*many, "--replications", "1", "--verbose")
-    assert code == 0 and stdout.count("evaluate-") == 111
+    assert code == 0 and stdout.count("evaluate-") == 119
     assert not (tmp_path / "s").exists()
 
 

@@ -15,8 +15,8 @@ from mithridate.rng import Rng
 from mithridate.settings import resolve
 from mithridate.stage_config import AdversarialConfig, AttackConfig
 from mithridate.training import attack as attacks
-from mithridate.training.adversarial import population
 from mithridate.training.attack import AttackTraining, LearnedAttack, attack
+from mithridate.training.threats import population
 
 
 class Gullible:

@@ -39,7 +39,8 @@ def evaluate(
         typer.Option(
             help="Comma-separated: none (default), uniform, raise_worst, lower_best, swap, mirror, "
             "few_arms, jun_oracle, jun_ucb, jun_egreedy, ace, "
-            "files of `mithridate attack`, or kinds that are trained now: "
+            "files of `mithridate attack`, those that a model was trained along with "
+            "(cotrained(AGENT)), or kinds that are trained now: "
             f"{spoken()}; without (AGENT), against every agent."
         ),
     ] = None,

@@ -74,6 +74,7 @@ def reproduce(
     """
     from mithridate.experiments.estimate import readable, seconds
     from mithridate.experiments.executors import check_executor, run_graph
+    from mithridate.experiments.left_out import left_out
     from mithridate.experiments.plan import check_size, plan
     from mithridate.experiments.recipes import RECIPES, recipe_named
     from mithridate.experiments.stages import in_order, looks_shipped
@@ -94,10 +95,17 @@ def reproduce(
     check_executor(executor, workers, address)
     wanted = list(RECIPES.values()) if recipe == "all" else [recipe_named(recipe)]
     check_size(wanted, preset, replications)
-    plans = [plan(one, preset, replications, seed, sets or ()) for one in wanted]
+    asked = [plan(one, preset, replications, seed, sets or ()) for one in wanted]
+    there = Store.find(store)
+    plans = []
+    for whole in asked:
+        possible, lines = left_out(whole, there, shipped)
+        plans.append(possible)
+        for line in lines:
+            print(f"warning: {line}", file=sys.stderr)
     stages = in_order([stage for one in plans for stage in one.stages()])
     if dry_run:
-        _show_stages(stages, Store.find(store), shipped, verbose)
+        _show_stages(stages, there, shipped, verbose)
         return
     opened = Store.open(store)
     for planned in plans:

@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from mithridate.agents.in_context import InContextAgent
 from mithridate.agents.named import told
 from mithridate.attackers import make_attacker
 from mithridate.capabilities import learns
@@ -23,10 +24,12 @@ from mithridate.evaluation.kinds import (
     untrained,
 )
 from mithridate.evaluation.victims import Victim, make_victims
+from mithridate.model.weights import find
 from mithridate.registry import ATTACKERS, parse_call
 from mithridate.settings import resolve
 from mithridate.stage_config import AttackConfig, EvaluateConfig
-from mithridate.training.attack import AttackTraining, LearnedAttack, attack
+from mithridate.training.attack import AttackTraining, attack
+from mithridate.training.attack_files import KEPT, LearnedAttack, beside, cotrained
 from mithridate.training.fitness import try_out
 from mithridate.training.loop import Watcher
 from mithridate.types import Attacker, Tasks
@@ -122,6 +125,8 @@ def _meant(text: str, config: EvaluateConfig, victims: Sequence[Victim]) -> list
                 f"attackers '{text}': every agent here knows the attack; there is nothing to learn "
                 f"against them: name a target, {text}(AGENT)"
             )
+        if kind.with_model:
+            return [_kept(kind, victim, config) for victim in _with_attackers(targets, text)]
         return [_Wanted(kind, victim) for victim in targets]
     if (meant := named(text)).kind in kinds:
         labels = {victim.label: victim for victim in victims}
@@ -130,7 +135,8 @@ def _meant(text: str, config: EvaluateConfig, victims: Sequence[Victim]) -> list
             raise UserError(
                 f"'{target.label}' knows the attack; there is nothing to learn against it"
             )
-        return [_Wanted(fitting(meant.kind, env_of(config.env).spec), target)]
+        kind = fitting(meant.kind, env_of(config.env).spec)
+        return [_kept(kind, target, config) if kind.with_model else _Wanted(kind, target)]
     if paths := _files(text):
         return [_from_files(text, paths, config)]
     if "/" in text or text.endswith(".safetensors"):
@@ -174,24 +180,72 @@ def _trained(
     return Column(wanted.kind.name, attacker, target=victim.label, learned=tuple(found))
 
 
+def _with_attackers(victims: Sequence[Victim], kind: str) -> list[Victim]:
+    """The models among them whose attackers were kept."""
+    found = [v for v in victims if (path := _weights(v, 0)) and beside(path).exists()]
+    if not found:
+        raise UserError(f"attackers '{kind}': no agent here has attackers that it was trained with")
+    return found
+
+
+def _weights(victim: Victim, replication: int) -> Path | None:
+    """Of a victim that is a model."""
+    if not isinstance(victim.replication(replication), InContextAgent):
+        return None
+    source = victim.source(replication)
+    return None if source is None else find(parse_call(source)[0])
+
+
+def _kept(kind: Kind, victim: Victim, config: EvaluateConfig) -> Column:
+    """The attackers that each replication of a victim was trained along with."""
+    if victim.count < config.replications:
+        raise UserError(
+            f"attackers '{kind.column(victim.label)}': {config.replications} replications need as "
+            f"many models, each with attackers of its own; there is {victim.count}"
+        )
+    found = []
+    for replication in range(config.replications):
+        weights = _weights(victim, replication)
+        if weights is None:
+            raise UserError(
+                f"attackers '{kind.column(victim.label)}': '{victim.label}' is not a model that "
+                "was trained along with attackers"
+            )
+        found.append(cotrained(weights, (config.eps, config.budget)))
+        check_level(found[-1], config)
+    attackers = sorted({one.config.attacker for one in found})
+    if len(attackers) > 1:
+        raise UserError(
+            f"attackers '{kind.column(victim.label)}' are of several kinds: {', '.join(attackers)}"
+        )
+    return Column(kind.name, attackers[0], target=victim.label, learned=tuple(found))
+
+
+def check_level(learned: LearnedAttack, config: EvaluateConfig) -> None:
+    """Raise a UserError if attackers are not of the environment, eps and budget asked for."""
+    if learned.env.config != config.env:
+        raise UserError(f"attackers {learned.path} were trained in another environment")
+    if (learned.config.budget, learned.config.eps) != (config.budget, config.eps):
+        raise UserError(
+            f"attackers {learned.path} have budget {learned.config.budget:g} and eps "
+            f"{learned.config.eps:g}; evaluate them with the same --budget and --eps"
+        )
+
+
 def _files(text: str) -> list[Path]:
     paths = [Path(found) for found in sorted(glob.glob(text))]
-    paths = [path / "attackers.safetensors" if path.is_dir() else path for path in paths]
+    paths = [path / KEPT if path.is_dir() else path for path in paths]
     return [path for path in paths if path.is_file()]
 
 
 def _from_files(text: str, paths: Sequence[Path], config: EvaluateConfig) -> Column:
     """Attackers from files: one kind of attack, one file for each replication. A file says which
     attacker was trained, and the kind is the one that trains it."""
-    learned = sorted((LearnedAttack(path) for path in paths), key=lambda one: one.config.seed)
+    level = (config.eps, config.budget)
+    learned = [LearnedAttack(path, level) for path in paths]
+    learned.sort(key=lambda one: one.config.seed)
     for one in learned:
-        if one.env.config != config.env:
-            raise UserError(f"attackers {one.path} were trained in another environment")
-        if (one.config.budget, one.config.eps) != (config.budget, config.eps):
-            raise UserError(
-                f"attackers {one.path} have budget {one.config.budget:g} and eps "
-                f"{one.config.eps:g}; evaluate them with the same --budget and --eps"
-            )
+        check_level(one, config)
     kinds = sorted({one.config.attacker for one in learned})
     if len(kinds) > 1:
         raise UserError(f"attackers '{text}' are of several kinds: {', '.join(kinds)}")
@@ -204,9 +258,12 @@ def _from_files(text: str, paths: Sequence[Path], config: EvaluateConfig) -> Col
             f"attackers '{text}': {config.replications} replications need as many files with "
             f"seeds of their own; found {len(seeds)}"
         )
-    return Column(
-        trained_as(kinds[0], learned[0].env.spec),
-        kinds[0],
-        target=targets[0],
-        learned=tuple(learned),
-    )
+    kind = kind_of(learned[0])
+    return Column(kind, kinds[0], target=targets[0], learned=tuple(learned))
+
+
+def kind_of(learned: LearnedAttack) -> str:
+    """The name of the kind that attackers from a file are."""
+    if learned.training is not None:
+        return "cotrained"
+    return trained_as(learned.config.attacker, learned.env.spec)

@@ -32,6 +32,9 @@ class Kind:
 
     trained = True
     """Whether its attackers are trained, each against a target."""
+    with_model = False
+    """Whether they are those that the target was trained along with: then nothing is trained for
+    its columns."""
     attacker: str | None = None
     """The attacker that it trains; None for the one of the attack preset, or else the environment's
     `learned_attack`. Of a kind that is not trained: the attacker that it is."""
@@ -152,6 +155,22 @@ class Learned(Kind):
         if table is None or "adaptive" not in table:
             return of
         return f"non-adaptive:{'AT-DPT' if of == 'AT-DPT (n-A)' else of}"
+
+
+@KINDS.register("cotrained")
+class Cotrained(Kind):
+    """Those that a model was trained along with, as they were in the last round (the paper's
+    Algorithm 1). In the paper's tables these are the ones whose target is AT-DPT."""
+
+    with_model = True
+    order = 25
+    phrase = "trained along with"
+
+    def paper(self, of: str, table: str | None) -> str:
+        if table is None or "adaptive" not in table:
+            return of
+        adapts = {"AT-DPT (A)": "adaptive", "AT-DPT (n-A)": "non-adaptive"}
+        return f"{adapts[of]}:AT-DPT" if of in adapts else ""
 
 
 @KINDS.register("kept")
@@ -390,8 +409,10 @@ def heading_of(record: Mapping[str, Any]) -> Heading:
 
 
 def spoken() -> str:
-    """All that are trained, as help texts list them: 'learned(AGENT), in rooms pooled(AGENT) …'."""
+    """All that are trained for a column, as help texts list them: 'learned(AGENT), in rooms
+    pooled(AGENT) …'."""
     by_place: dict[str, list[str]] = {}
-    for kind in sorted(trained_kinds().values(), key=lambda kind: kind.where):
+    now = (kind for kind in trained_kinds().values() if not kind.with_model)
+    for kind in sorted(now, key=lambda kind: kind.where):
         by_place.setdefault(kind.where, []).append(f"{kind.name}(AGENT)")
     return "; ".join(f"{place} {', '.join(some)}".strip() for place, some in by_place.items())

@@ -2,7 +2,8 @@
 
 Equal stages have equal names, so recipes share what they have in common. Victim r meets the
 attackers of replication r + 1, on their tasks; with a single replication those are its own, and the
-report flags it. Attackers that were trained against the victim itself (`Recipe.own`) are of its own
+report flags it. That goes for attackers that a model was trained along with, too: they come out of
+its training. Attackers that were trained against the victim itself (`Recipe.own`) are of its own
 replication: they are to be the worst for this very model.
 """
 
@@ -236,10 +237,19 @@ class _Builder:
         self, row: Row, heading: Heading, level: Level, replication: int, count: int
     ) -> Stage:
         """Those that a row meets: of the next replication, or its own."""
-        if heading.of == ITSELF:
-            return self.attack(row, heading, level, replication)
-        target = next(r for r in self.recipe.rows if r.label == heading.of)
-        return self.attack(target, heading, level, (replication + 1) % count)
+        target = row
+        if heading.of != ITSELF:
+            target = next(r for r in self.recipe.rows if r.label == heading.of)
+            replication = (replication + 1) % count
+        if heading.described.with_model:
+            return self._training(target, heading, level, replication)
+        return self.attack(target, heading, level, replication)
+
+    def _training(self, row: Row, heading: Heading, level: Level, replication: int) -> Stage:
+        """The training whose attackers of the last round a column is made of."""
+        if not row.is_model or MODELS[row.agent].kind != "train":
+            raise UserError(f"{heading}: {row.label} is not trained along with attackers")
+        return self.model(row.agent, level, replication)
 
     def _attack(self, row: Row, heading: Heading, level: Level) -> dict[str, Any]:
         """Resolved once for all seeds."""

@@ -159,7 +159,8 @@ class Recipe:
     static: tuple[str, ...]
     """Attackers that do not learn; none is the clean column."""
     trained: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
-    """By kind of attack, the labels of the rows that attackers are trained against."""
+    """By kind of attack, the labels of the rows that attackers are trained against, or along
+    with."""
     own: tuple[str, ...] = ()
     """Kinds of attack of which each row meets those that were trained against itself, at the last
     level: the very model of the same replication, with luck that the attackers have not seen."""
@@ -257,7 +258,7 @@ RECIPES = {
             environment="bandit",
             rows=(AT_DPT, DPT, MIXTURE_TS, *CLASSICAL, ORACLE),
             static=(*ARM_ATTACKS, "ace"),
-            trained={"paper": MAIN},
+            trained={"paper": MAIN, "cotrained": ("AT-DPT",)},
             own=("search",),
             table="bandit_main",
         ),

@@ -19,10 +19,12 @@ from mithridate.experiments.stages import INPUT, Stage, parsed_config
 from mithridate.files import parse_json
 from mithridate.rng import Rng
 from mithridate.stage_config import AdversarialConfig, AttackConfig, DistillConfig, EvaluateConfig
-from mithridate.training.adversarial import RIVAL, START, population, targets
-from mithridate.training.attack import AttackTraining, learning_attacker
+from mithridate.training.adversarial import RIVAL, START, targets
+from mithridate.training.attack import AttackTraining
+from mithridate.training.attack_files import learning_attacker
 from mithridate.training.distill import Distillation
 from mithridate.training.fitness import try_out
+from mithridate.training.threats import population
 from mithridate.types import Agent, Attacker, Secrets
 
 

@@ -25,10 +25,10 @@ from mithridate.attackers import make_attacker
 from mithridate.config import Config
 from mithridate.envs import env_of
 from mithridate.errors import UserError
-from mithridate.evaluation.columns import Column
+from mithridate.evaluation.columns import Column, check_level, kind_of
 from mithridate.evaluation.crossplay import evaluate_cell
 from mithridate.evaluation.episode import watch
-from mithridate.evaluation.kinds import trained_as, untrained
+from mithridate.evaluation.kinds import untrained
 from mithridate.evaluation.victims import Victim
 from mithridate.experiments import formats
 from mithridate.experiments.artifacts import Artifact
@@ -45,7 +45,8 @@ from mithridate.stage_config import (
 )
 from mithridate.tensor_files import tensors_sha256
 from mithridate.training.adversarial import train_adversarially
-from mithridate.training.attack import LearnedAttack, attack
+from mithridate.training.attack import attack
+from mithridate.training.attack_files import KEPT, LearnedAttack, beside, cotrained
 from mithridate.training.distill import distill
 from mithridate.training.pretrain import pretrain
 
@@ -194,6 +195,8 @@ def _train(stage: Stage, work: Path, inputs: dict[str, Artifact]) -> None:
     models = {role: str(inputs[role].path / "model.safetensors") for role in inputs}
     train_adversarially(parse(AdversarialConfig, {**stage.config, **models}), work / "run")
     _keep(work, "model.safetensors", "model.json", "log.jsonl")
+    if (work / "run" / KEPT).exists():
+        _keep(work, KEPT)
 
 
 def _attack(stage: Stage, work: Path, inputs: dict[str, Artifact]) -> None:
@@ -201,7 +204,7 @@ def _attack(stage: Stage, work: Path, inputs: dict[str, Artifact]) -> None:
     if "target" in inputs:
         config["target"] = str(inputs["target"].path / "model.safetensors")
     attack(parse(AttackConfig, config), work / "run")
-    _keep(work, "attackers.safetensors", "log.jsonl")
+    _keep(work, KEPT, "log.jsonl")
 
 
 def _cell(
@@ -222,9 +225,14 @@ def _column(stage: Stage, inputs: dict[str, Artifact], config: EvaluateConfig) -
     cell = stage.config["cell"]
     kind = None if stage.about is None else stage.about.kind
     if "attack" in inputs:
-        learned = LearnedAttack(inputs["attack"].path)
+        path, level = inputs["attack"].path, (config.eps, config.budget)
+        if inputs["attack"].manifest.kind == "train":
+            learned = cotrained(path / "model.safetensors", level)
+            check_level(learned, config)
+        else:
+            learned = LearnedAttack(path)
         attacker = learned.config.attacker
-        kind = kind or trained_as(attacker, learned.env.spec)
+        kind = kind or kind_of(learned)
         return Column(kind, attacker, target=cell["target"], learned=(learned,))
     attacker = cell["attacker"]
     static = None
@@ -322,8 +330,20 @@ def _copy_shipped(stage: Stage, work: Path, inputs: dict[str, Artifact]) -> bool
         log = path.with_suffix(".log.jsonl")
         if log.exists():
             shutil.copyfile(log, work / OUT / "log.jsonl")
+        if beside(path).exists():
+            shutil.copyfile(cotrained(path).path, work / OUT / KEPT)
         return True
     return False
+
+
+def keeps_attackers(stage: Stage, store: Store | None, shipped: bool) -> bool:
+    """Whether the attackers of a training are there, or will be: a shipped model may have none, and
+    trainings of earlier versions did not keep them."""
+    done = None if store is None else store.get(stage.name)
+    if done is not None:
+        return KEPT in done.manifest.files
+    name = next((name for name, _ in _fitting(stage)), None) if shipped else None
+    return name is None or beside(find(name)).exists()
 
 
 def _without_models(config: dict[str, Any]) -> dict[str, Any]:

@@ -101,8 +101,10 @@ def load_model(source: str | Path) -> tuple[ContextModel, dict[str, Any]]:
 
 
 def zoo_names() -> list[str]:
-    """The models that ship with the package."""
-    return sorted(path.stem for path in ZOO.glob("*.safetensors"))
+    """The models that ship with the package. Beside one may be the attackers that it was trained
+    along with, <name>.attackers.safetensors."""
+    found = (path.stem for path in ZOO.glob("*.safetensors"))
+    return sorted(name for name in found if not name.endswith(".attackers"))
 
 
 def find(source: str | Path) -> Path:

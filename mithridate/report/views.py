@@ -202,6 +202,22 @@ def _asked(record: dict[str, Any], about: About | None) -> dict[str, Any]:
     return record if about is None else {**record, "kind": about.kind or record["kind"]}
 
 
+def _columns(recipe: Recipe, level: Level, graph: Graph) -> list[Heading]:
+    """Those of the recipe. Some attackers are there only if a model was kept with them: nobody may
+    have asked for their columns."""
+    asked = {
+        (about.kind, about.who)
+        for stage in graph.stages
+        if stage.kind == "evaluate" and (about := stage.about) is not None
+        if (about.eps, about.budget) == (level.eps, level.budget)
+    }
+    return [
+        heading
+        for heading in recipe.columns(level)
+        if not heading.described.with_model or (heading.kind, heading.of) in asked
+    ]
+
+
 def _table(
     recipe: Recipe,
     env: EnvConfig,
@@ -217,7 +233,7 @@ def _table(
         if r["level"] == level.eps and r.get("level_budget") in (None, level.budget)
     ]  # fmt: skip
     cells = Cells(here, metric.better)
-    order = sorted(recipe.columns(level), key=lambda heading: heading.order)
+    order = sorted(_columns(recipe, level, graph), key=lambda heading: heading.order)
     rows = [
         (label, [_cell(env, cells, label, heading, level, recipe.table) for heading in order])
         for label in labels

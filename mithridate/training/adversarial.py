@@ -7,7 +7,8 @@ oracle's actions, from the poisoned contexts it has just lived through, from tho
 rounds, and from fresh synthetic ones. After each round some tasks are replaced by new ones, whose
 attackers begin anew. The attackers of a part of the tasks may chase another agent than the model
 (`target`; the model as it was at the start is one): they then learn from that agent's rollouts, and
-the model has to live with the result.
+the model has to live with the result. The attackers of the last round are kept with the model
+(attack_files.py).
 
 The game does not settle by itself: attackers that chase the model leave a trail that it forgets.
 Memory, fresh tasks and synthetic contexts are what keeps it from going in circles.
@@ -28,9 +29,7 @@ from torch import Tensor
 
 from mithridate.agents.in_context import InContextAgent, load
 from mithridate.agents.named import fingerprint, make_agent, told
-from mithridate.attackers import make_attacker
-from mithridate.attackers.population import Population
-from mithridate.capabilities import forgets, is_privileged, learns, repeats
+from mithridate.capabilities import forgets, is_privileged, learns
 from mithridate.envs import env_of
 from mithridate.errors import UserError
 from mithridate.intervals import mean_ci95
@@ -41,10 +40,13 @@ from mithridate.rng import Rng
 from mithridate.rollout import rollout
 from mithridate.scores import score, step_scores
 from mithridate.stage_config import AdversarialConfig
-from mithridate.tensor_files import misfit, part, prefixed
+from mithridate.tensor_files import misfit, part, prefixed, tensors_sha256
+from mithridate.training.attack_files import KEPT, Part, as_used, write_cotrained
 from mithridate.training.fitness import check_start, try_out
 from mithridate.training.loop import Cadence, Values, Watcher
 from mithridate.training.model_run import run_training
+from mithridate.training.run_directory import RunDirectory
+from mithridate.training.threats import chasing, fresh_tasks, last_tasks, level, population, renewed
 from mithridate.types import Agent, Contexts, Env, Poison, Tasks, Trajectory
 
 START, RIVAL = "start", "rival"
@@ -90,7 +92,7 @@ class AdversarialTraining:
             update = step * self.config.iterations + i
             contexts = self._batch(update, game, rng.child("batch", i))
             values |= self.optimiser.step(self.model.loss(contexts), update, self.loss_limit)
-        if game:
+        if game and step + 1 < self.rounds:  # those of the last round are kept
             self._renew(step)
         return values
 
@@ -143,16 +145,15 @@ class AdversarialTraining:
         game = step - self.config.synthetic.rounds
         parts = []
         first = self.config.tasks * (game + 1)
-        for rows, (n, attacker) in zip(self.attacker.slices(), self.attacker.parts, strict=True):
-            here = self.tasks.select(rows)
-            k = round(self.config.renew * n)
+        for rows, (_, attacker) in zip(self.attacker.slices(), self.attacker.parts, strict=True):
+            here, k = self.tasks.select(rows), renewed(self.config, rows)
             if forgets(attacker):
                 attacker.forget(here.ids[:k])
             parts += [here.select(slice(k, None)), self._fresh_tasks(first + rows.start, k)]
         self.tasks = type(self.tasks).cat(parts)
 
     def _fresh_tasks(self, first: int, n: int) -> Tasks:
-        return self.env.sample_tasks(n, self.rng.child("tasks"), first=first)
+        return fresh_tasks(self.config, self.env, first, n)
 
     # What the model learns from --------------------------------------------------------------
 
@@ -177,9 +178,9 @@ class AdversarialTraining:
         tasks = self.env.sample_tasks(n, rng.child("tasks"))
         draw = rng.child("eps").generator()
         threats = [
-            (_or(t.eps, self.config.eps), _or(t.budget, self.config.budget))
-            for t in self.config.threats
-            if t.attacker != "none"
+            level(self.config, number)
+            for number, threat in enumerate(self.config.threats)
+            if threat.attacker != "none"
         ]
         choices = np.array(threats or [(0.0, 0.0)], dtype=np.float32)
         eps, budget = torch.from_numpy(choices[draw.integers(0, len(choices), n)]).unbind(1)
@@ -262,34 +263,21 @@ class AdversarialTraining:
         while found := part(tensors, f"memory{len(self.memory)}."):
             self.memory.append(Contexts.of(found, self.config.tasks, self.env.spec.horizon))
 
-
-def population(config: AdversarialConfig) -> tuple[Population, Tensor]:
-    """The tasks divided among the threats, and eps (M,) for each of them."""
-    shares = np.array([threat.share for threat in config.threats])
-    ends = np.round(shares.cumsum() / shares.sum() * config.tasks).astype(int)
-    sizes = np.diff(ends, prepend=0)
-    if not all(sizes):
-        raise UserError("threats: a share is too small for a single task")
-    parts = []
-    for number, (threat, size) in enumerate(zip(config.threats, sizes, strict=True)):
-        attacker = None
-        if threat.attacker != "none":
-            attacker = make_attacker(
-                threat.attacker, _or(threat.budget, config.budget), config.env.facts(),
-                seed=Rng(config.seed).child("threat", number).integer(),
-            )  # fmt: skip
-        if repeats(attacker):
-            raise UserError(
-                f"threats: attacker '{threat.attacker}' learns from several episodes of a task; "
-                "in this game there is one"
-            )
-        if learns(attacker):
-            attacker.learning = True
-        elif threat.target is not None:
-            raise UserError(f"threats: attacker '{threat.attacker}' does not learn: no target")
-        parts.append((int(size), attacker))
-    eps = [_or(threat.eps, config.eps) for threat in config.threats]
-    return Population(parts), torch.tensor(np.repeat(eps, sizes), dtype=torch.float32)
+    def keep(self, run: RunDirectory) -> None:
+        """Write the attackers of the last round that learned against the model, with their tasks,
+        if there are any."""
+        agent, parts = self._agent(self.config.acts_at), {}
+        for i in chasing(self.config):
+            attacker: Any = self.attacker.parts[i][1]
+            tasks = self.tasks.select(self.attacker.slices()[i])
+            if not torch.equal(tasks.ids, last_tasks(self.config, self.env, i).ids):
+                raise run.damaged()  # of a version that renewed tasks after the last round, too
+            eps, rng = level(self.config, i)[0], self.rng.child("kept", i)
+            metrics = as_used(self.env, tasks, agent, attacker, eps, rng)
+            parts[i] = Part(tasks, attacker.tensors(), metrics)
+        if parts:
+            digest = tensors_sha256(self.model.state_dict())
+            write_cotrained(run.path / KEPT, self.config, digest, parts)
 
 
 def targets(
@@ -355,4 +343,6 @@ def train_adversarially(
         training = AdversarialTraining(training)
     config = training.config
     temperature = _or(config.acts_at, config.temperature)
-    return run_training(training, out, watchers, kind="at-dpt", temperature=temperature)
+    return run_training(
+        training, out, watchers, training.keep, kind="at-dpt", temperature=temperature
+    )

@@ -7,50 +7,33 @@ the target out under attack, let the attackers learn from the true rewards.
 
 from __future__ import annotations
 
-import hashlib
-import math
-import os
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
 
 import torch
 from torch import Tensor
 
 from mithridate.agents.named import AgentLike, fingerprint, make_agent, told
-from mithridate.attackers import make_attacker
-from mithridate.capabilities import is_privileged, learns, repeats, settles, starts
+from mithridate.capabilities import is_privileged, repeats, settles, starts
 from mithridate.envs import env_of
 from mithridate.errors import UserError
-from mithridate.files import parse_json, shown
+from mithridate.files import shown
 from mithridate.intervals import mean_ci95
 from mithridate.rng import Rng
 from mithridate.rollout import rollout
-from mithridate.scores import score, step_scores
-from mithridate.settings import parse
+from mithridate.scores import score
 from mithridate.stage_config import AttackConfig
-from mithridate.tensor_files import (
-    SQUARES,
-    misfit,
-    part,
-    prefixed,
-    read_tensors,
-    sealed,
-    write_sealed,
-)
+from mithridate.tensor_files import misfit
+from mithridate.training.attack_files import KEPT, as_used, attack_tasks, write_attackers
+from mithridate.training.attack_files import LearnedAttack as LearnedAttack
+from mithridate.training.attack_files import learning_attacker as learning_attacker
 from mithridate.training.fitness import try_out
 from mithridate.training.loop import Cadence, Values, Watcher, train
 from mithridate.training.run_directory import RunDirectory
-from mithridate.types import Agent, Attacker, Env, Tasks, Trajectory
-from mithridate.versions import versions
+from mithridate.types import Agent, Tasks, Trajectory
 
-FORMAT = 2
-"""2: what is said of the attackers is sealed with them."""
-METRICS = ("final_mean", "final_ci95", "used_norm_mean", "used_norm_max")
 AT_ONCE = 1000
 """Episodes that are rolled out at a time, where tasks do not learn from each other."""
-LARGEST = 1e9
-"""No number that a trained attacker acts by is larger. (Squared gradients are.)"""
 
 
 class AttackTraining:
@@ -74,7 +57,7 @@ class AttackTraining:
         self.attacker = learning_attacker(config)
         try_out(self.env, [self.target], [learning_attacker(config)])
         self.attacker.learning = True
-        self.tasks = _tasks(config, self.env)
+        self.tasks = attack_tasks(config, self.env)
         self.config = _bound(config, self.target, by_name=target is None)
         if start is not None:
             self._begin_with(start)
@@ -150,18 +133,8 @@ class AttackTraining:
 
     def evaluate(self, step: int) -> Values:
         """The target under the attackers as they are used: within the budget."""
-        self.attacker.learning = False
-        scores = step_scores(
-            self.env, self.tasks, self.target, self.attacker, self.config.eps,
-            rng=self.rng.child("final"), block=len(self.tasks),
-        ).sum(1)  # fmt: skip
-        self.attacker.learning = True
-        mean, ci95 = mean_ci95(scores.tolist())
-        cost = self.attacker.cost()
-        return {
-            "final_mean": mean, "final_ci95": ci95,
-            "used_norm_mean": cost.mean().item(), "used_norm_max": cost.max().item(),
-        }  # fmt: skip
+        rng = self.rng.child("final")
+        return as_used(self.env, self.tasks, self.target, self.attacker, self.config.eps, rng)
 
     def tensors(self) -> dict[str, Tensor]:
         tensors: dict[str, Tensor] = self.attacker.tensors()
@@ -185,20 +158,6 @@ def _together(parts: Sequence[tuple[int, Values]]) -> Values:
     }
 
 
-def _tasks(config: AttackConfig, env: Env) -> Tasks:
-    """Those that the attackers belong to."""
-    return env.sample_tasks(config.tasks, Rng(config.seed).child("attack", "tasks"))
-
-
-def learning_attacker(config: AttackConfig) -> Any:
-    """The attackers before the first round."""
-    seed = Rng(config.seed).child("attack", "network").integer()
-    attacker = make_attacker(config.attacker, config.budget, seed=seed, rounds=config.rounds)
-    if not learns(attacker):
-        raise UserError(f"attacker '{config.attacker}' does not learn; evaluate it as it is")
-    return attacker
-
-
 def attack(
     training: AttackTraining | AttackConfig,
     out: Path | str | None = None,
@@ -214,12 +173,13 @@ def attack(
     config = training.config
     torch.set_num_threads(config.threads)
     run = RunDirectory(Path(out) if out else Path("runs") / training.name, config)
-    path = run.path / "attackers.safetensors"
+    path = run.path / KEPT
     try:
         if not path.exists():
             cadence = Cadence(training.steps, 1, training.steps, config.checkpoint_every)
             train(training, cadence, run, watchers)
-            _save(path, training)
+            tensors, tasks = training.tensors(), training.tasks
+            write_attackers(path, config, tasks, tensors, training.evaluate(config.rounds))
     finally:
         run.close()
     return path
@@ -233,97 +193,3 @@ def _bound(config: AttackConfig, target: Agent, by_name: bool) -> AttackConfig:
     if config.target_sha256 not in (None, digest):
         raise UserError(f"target '{config.target}' has changed since this run began")
     return config.model_copy(update={"target_sha256": digest})
-
-
-def _save(path: Path, trainee: AttackTraining) -> None:
-    tensors = prefixed("attacker.", trainee.tensors())
-    tensors |= prefixed("tasks.", trainee.tasks.tensors())
-    metrics = trainee.evaluate(trainee.config.rounds)
-    meta = {
-        "format": FORMAT,
-        "config": trainee.config.to_json(),
-        "metrics": {k: None if math.isnan(v) else v for k, v in metrics.items()},
-        "versions": versions(),
-    }
-    write_sealed(path, tensors, meta)
-
-
-def _is_moment(name: str) -> bool:
-    """Whether it is one of Adam's, which the attack does not depend on."""
-    return name.startswith("optimiser.") or name.rpartition(".")[2] in ("first", SQUARES)
-
-
-class LearnedAttack:
-    """Attackers from a file, with the tasks they belong to. Whoever made the file, they are what
-    their configuration says: of this format, for these tasks, within the budget."""
-
-    def __init__(self, path: Path | str) -> None:
-        self.path = Path(path)
-        if os.path.isdir(self.path):
-            self.path = self.path / "attackers.safetensors"
-        tensors, metadata, data = read_tensors(self.path, "file of attackers")
-        meta = self._meta(metadata)
-        if meta["format"] != FORMAT:
-            raise UserError(
-                f"attackers {shown(self.path)}: format {shown(meta['format'], 40)}; this version "
-                f"reads {FORMAT}: train them again"
-            )
-        if sealed(tensors, metadata) is None:
-            raise self._damaged("checksum differs; restore them")
-        if not all(name.startswith(("attacker.", "tasks.")) for name in tensors):
-            raise self._damaged("there is more in it than attackers and tasks")
-        where = f"attackers {shown(self.path)}"
-        self.config = parse(AttackConfig, meta["config"], where)
-        self.env: Env = env_of(self.config.env)
-        self.metrics: dict[str, float | None] = meta["metrics"]
-        self.sha256: str = hashlib.sha256(data).hexdigest()
-        self.tasks = self._checked_tasks(part(tensors, "tasks."))
-        self.attacker: Attacker = self._checked_attacker(part(tensors, "attacker."))
-
-    def _meta(self, metadata: dict[str, Any]) -> dict[str, Any]:
-        try:
-            meta = parse_json(metadata["meta"])
-            sound = isinstance(meta["config"], dict) and {"format", "sha256"} <= meta.keys()
-            sound &= meta["metrics"].keys() == set(METRICS)
-            sound &= all(x is None or isinstance(x, float) for x in meta["metrics"].values())
-        except (KeyError, TypeError, ValueError, AttributeError):
-            sound = False
-        if not sound:
-            raise UserError(f"{shown(self.path)} is not a file of trained attackers")
-        found: dict[str, Any] = meta
-        return found
-
-    def _checked_tasks(self, found: dict[str, Tensor]) -> Tasks:
-        """The tasks of the file, which must be those that its configuration stands for."""
-        expected = _tasks(self.config, self.env)
-        if misfit(found, expected.tensors()) is not None:
-            raise self._damaged("their tasks are of another form")
-        if not all(torch.allclose(found[k], t) for k, t in expected.tensors().items()):
-            raise self._damaged("their tasks are not those of their configuration")
-        return type(expected)(**found)
-
-    def _checked_attacker(self, found: dict[str, Tensor]) -> Attacker:
-        try:
-            attacker = learning_attacker(self.config)
-        except UserError as error:
-            raise self._damaged(str(error)) from None
-        acting = [t for name, t in found.items() if not _is_moment(name) and t.numel()]
-        if any(t.is_floating_point() and t.abs().max() > LARGEST for t in acting):
-            raise self._damaged("there are numbers that no training gives")
-        try:
-            attacker.load_tensors(found)
-            streams = Rng(0).streams(self.tasks.ids)
-            attacker.reset(self.env.spec, self.tasks.copy(), streams)
-            norm = attacker.cost().max().item()
-            if (difference := misfit(attacker.tensors(), found)) is not None:
-                raise ValueError(difference)
-        except (
-            UserError, KeyError, IndexError, RuntimeError, TypeError, ValueError, AttributeError
-        ):  # fmt: skip
-            raise self._damaged("they do not fit their configuration") from None
-        if not norm <= self.config.budget * (1 + 1e-6):
-            raise self._damaged(f"their norm is {norm:g}, their budget {self.config.budget:g}")
-        return attacker  # type: ignore[no-any-return]
-
-    def _damaged(self, why: str) -> UserError:
-        return UserError(f"attackers {shown(self.path)} are damaged: {why}")

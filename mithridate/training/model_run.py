@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -38,10 +39,15 @@ def run_name(trainee: ModelTrainee) -> str:
 
 
 def run_training(
-    trainee: ModelTrainee, out: Path | str | None, watchers: list[Watcher] | None, **card: Any
+    trainee: ModelTrainee,
+    out: Path | str | None,
+    watchers: list[Watcher] | None,
+    keep: Callable[[RunDirectory], None] | None = None,
+    **card: Any,
 ) -> Path:
     """Train in `out` (default runs/<name>), or go on where an earlier call stopped. Returns the
-    path of the weights. `card`: what their card says besides."""
+    path of the weights. `keep` writes what is kept beside them, and `card` is what their card says
+    besides."""
     config = trainee.config
     torch.set_num_threads(config.threads)
     run = RunDirectory(Path(out) if out else Path("runs") / run_name(trainee), config)
@@ -49,6 +55,8 @@ def run_training(
         if not run.model_path.with_suffix(".json").exists():
             with explain_divergence(run):
                 train(trainee, trainee.cadence(), run, watchers)
+            if keep is not None:
+                keep(run)  # the card, which says that the run is finished, comes last
             about = {
                 "env": config.env.to_json(),
                 "seed": config.seed,

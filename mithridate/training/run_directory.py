@@ -1,4 +1,5 @@
-"""The folder of one training run: config.json, log.jsonl, checkpoint.safetensors, model.*."""
+"""The folder of one training run: config.json, log.jsonl, checkpoint.safetensors, model.*, and
+attackers.safetensors where there are any."""
 
 from __future__ import annotations
 
