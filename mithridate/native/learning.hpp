@@ -160,12 +160,12 @@ inline void rows_backward(const Tokens& tokens, int D, int T, long b, const floa
 // Room for all that a sequence keeps, after `more` floats for something else.
 inline Kept keep_all(const Shape& s, int T, int streams, long more, Workspace& work) {
   const long sequence = long(T) * streams * s.width, stats = 2L * s.heads * T * streams;
-  const long all = s.layers * sequence;
-  float* p = work.kept.get(more + 10 * all + sequence + s.layers * stats) + more;
+  const long all = s.layers * sequence, moments = 4L * s.layers * T * streams;
+  float* p = work.kept.get(more + 10 * all + sequence + s.layers * stats + moments) + more;
   auto take = [&p](long n) { return (p += n) - n; };
   Kept kept{take(all + sequence), take(all), nullptr, sequence, stats};
   kept.qkv = take(3 * all), kept.middle = take(all), kept.u = take(4 * all);
-  kept.statistics = take(s.layers * stats);
+  kept.statistics = take(s.layers * stats), kept.moments = take(moments);
   return kept;
 }
 

@@ -263,7 +263,7 @@ inline vf exp2_table(vf x) {
 #if MITHRIDATE_VW == 16
   const float magic = 393216.0f;  // 1.5 * 2^18: adding it rounds to a multiple of 1 / 32
   const vf shifted = x + magic;
-  const vf r = x - (shifted - magic);
+  const vf r = (vf)_mm512_reduce_ps((__m512)x, 5 << 4);  // x less its nearest multiple of 2^-5
   const __m512i low = _mm512_load_si512(EXP2_TABLE);
   const __m512i high = _mm512_load_si512(EXP2_TABLE + 16);
   const vi root = (vi)_mm512_permutex2var_epi32(low, (__m512i)shifted, high);

@@ -93,10 +93,9 @@ inline void moments(int rows, int D, const float* x, float* mean, float* rstd) {
 }
 
 template <int VECTORS>
-inline void norm_rows(int rows, int D, const float* x, const float* w, const float* b, float* y,
-                      float* mean, float* rstd) {
+inline void norm_rows(int rows, int D, const float* x, const float* mean, const float* rstd,
+                      const float* w, const float* b, float* y) {
   if (VECTORS) D = VECTORS * VW;
-  moments<VECTORS>(rows, D, x, mean, rstd);
   for (int r = 0; r < rows; ++r)
     for (int d = 0; d < D; d += VW)
       store(y + r * D + d, (load(x + r * D + d) - mean[r]) * rstd[r] * load(w + d) + load(b + d));
@@ -158,10 +157,22 @@ inline void by_rows(int rows, int D, Call call) {
 inline void norm_forward(int rows, int D, const float* x, const float* w, const float* b, float* y,
                          float* keep = nullptr) {
   by_rows(rows, D, [&](auto vectors, auto n, int t) {
+    constexpr int VECTORS = decltype(vectors)::value;
     float own[2 * NORM_ROWS];
     float* here = keep ? keep + 2 * t : own;
     const long at = long(t) * D;
-    norm_rows<decltype(vectors)::value>(n, D, x + at, w, b, y + at, here, here + n);
+    moments<VECTORS>(n, D, x + at, here, here + n);
+    norm_rows<VECTORS>(n, D, x + at, here, here + n, w, b, y + at);
+  });
+}
+
+// The same where the moments are known.
+inline void norm_again(int rows, int D, const float* x, const float* known, const float* w,
+                       const float* b, float* y) {
+  by_rows(rows, D, [&](auto vectors, auto n, int t) {
+    const float* here = known + 2 * t;
+    const long at = long(t) * D;
+    norm_rows<decltype(vectors)::value>(n, D, x + at, here, here + n, w, b, y + at);
   });
 }
 
@@ -236,10 +247,12 @@ inline Workspace& workspace() {
 }
 
 inline void qkv_forward(int T, int D, const BlockView<const float>& w,
-                        const BlockView<const float>& wt, const float* x, float* qkv, float* tile) {
+                        const BlockView<const float>& wt, const float* x, float* qkv, float* tile,
+                        float* moments = nullptr) {
   for (int t = 0; t < T; t += TILE) {
     const int rows = T - t < TILE ? T - t : TILE;
-    norm_forward(rows, D, x + long(t) * D, w.norm1_w, w.norm1_b, tile);
+    norm_forward(rows, D, x + long(t) * D, w.norm1_w, w.norm1_b, tile,
+                 moments ? moments + 2 * t : nullptr);
     gemm(rows, 3 * D, D, tile, wt.qkv_w, qkv + 3L * t * D, Into::overwrite, w.qkv_b);
   }
 }
@@ -259,6 +272,12 @@ struct Kept {
   float *inputs, *mixed, *statistics;  // of each block: see Kernels::forward
   long layer_stride, stats_stride;
   float *qkv = nullptr, *middle = nullptr, *u = nullptr;  // (layers, N, 3 D), (…, D), (…, 4 D)
+  float* moments = nullptr;                               // (layers, 2, N, 2), of the norms
+
+  // Those of a norm from token t on.
+  float* moments_at(int layer, int norm, int N, int t) const {
+    return moments ? moments + 2 * ((2L * layer + norm) * N + t) : nullptr;
+  }
 };
 
 // A sequence is one stream of T tokens, or two: then the second T are queries, of which number t sees
@@ -283,7 +302,7 @@ inline void sequence_forward(const Shape& s, const float* weights, const float* 
     float* mix = kept.mixed + l * kept.layer_stride;
     float* stats = kept.statistics + l * kept.stats_stride;
     float* qkv = kept.qkv ? kept.qkv + 3 * l * all : scratch;
-    qkv_forward(N, D, w, wt, in, qkv, tile);
+    qkv_forward(N, D, w, wt, in, qkv, tile, kept.moments_at(l, 0, N, 0));
     with_head_width(d, [&](auto width) {
       for (int head = 0; head < H; ++head)
         for (int a = 0; a < streams; ++a) {
@@ -298,7 +317,7 @@ inline void sequence_forward(const Shape& s, const float* weights, const float* 
       const long at = long(t) * D;
       float* middle = kept.middle ? kept.middle + l * all + at : out + at;
       float* u = kept.u ? kept.u + 4 * (l * all + at) : value;
-      up_forward(rows, D, w, wt, mix + at, in + at, middle, h, u);
+      up_forward(rows, D, w, wt, mix + at, in + at, middle, h, u, kept.moments_at(l, 1, N, t));
       for (int i = 0; i < rows * 4 * D; i += VW) store(value + i, gelu(load(u + i)));
       gemm_any<false>(rows, D, 4 * D, value, 4 * D, wt.down_w, D, out + at, D, middle, w.down_b);
     }
@@ -333,7 +352,7 @@ inline void sequence_backward(const Shape& s, const float* weights, const float*
   float* d_norm = last_norm(s, d_weights);
   norm_backward(N, D, kept.inputs + s.layers * kept.layer_stride, nullptr, norm, dy, dx, d_norm,
                 d_norm + D, Into::overwrite);
-  float moments[2 * TILE];
+  float own[2 * TILE];  // moments, if they were not kept
 
   for (int l = s.layers - 1; l >= 0; --l) {
     const auto w = block_at(s, weights, l);
@@ -349,8 +368,9 @@ inline void sequence_backward(const Shape& s, const float* weights, const float*
       const long at = long(t) * D;
       float* x1 = kept.middle ? kept.middle + l * all + at : again;
       float* u = kept.u ? kept.u + 4 * (l * all + at) : again + TILE * D;
+      float* moments = kept.moments ? kept.moments_at(l, 1, N, t) : own;
       if (kept.u)
-        norm_forward(rows, D, x1, w.norm2_w, w.norm2_b, h, moments);
+        norm_again(rows, D, x1, moments, w.norm2_w, w.norm2_b, h);
       else
         up_forward(rows, D, w, wt, mix + at, in + at, x1, h, u, moments);
       gemm(rows, 4 * D, D, dx + at, w.down_w, du);
@@ -388,7 +408,11 @@ inline void sequence_backward(const Shape& s, const float* weights, const float*
     for (int t = 0; t < N; t += TILE) {
       const int rows = N - t < TILE ? N - t : TILE;
       const long at = long(t) * D;
-      norm_forward(rows, D, in + at, w.norm1_w, w.norm1_b, h, moments);
+      float* moments = kept.moments ? kept.moments_at(l, 0, N, t) : own;
+      if (kept.moments)
+        norm_again(rows, D, in + at, moments, w.norm1_w, w.norm1_b, h);
+      else
+        norm_forward(rows, D, in + at, w.norm1_w, w.norm1_b, h, moments);
       gemm_transposed(3 * D, D, rows, d_qkv + 3 * at, h, g.qkv_w);
       add_column_sums(rows, 3 * D, d_qkv + 3 * at, g.qkv_b);
       gemm(rows, D, 3 * D, d_qkv + 3 * at, w.qkv_w, dh);
