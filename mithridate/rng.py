@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -78,6 +78,7 @@ class TaskStreams:
         self._ids = ids
         self.device = device
         self._generators: dict[tuple[str, int], list[np.random.Generator]] = {}
+        self._drawn: dict[tuple[str, int], int] = {}  # steps, without generators to go on with
         self._blocks: dict[tuple[str, int], tuple[Tensor, int]] = {}
 
     def __len__(self) -> int:
@@ -130,17 +131,40 @@ class TaskStreams:
         return torch.from_numpy(block).to(self.device)
 
     def _numbers(self, kind: str, n: int, steps: int) -> np.ndarray[Any, np.dtype[np.float32]]:
-        """(B, steps, n): the next of each stream."""
-        if (kind, n) not in self._generators:
-            word = self._rng.child(kind, n)._words()[0]
-            keys = (np.array([word, i], dtype=np.uint64) for i in self._ids)
-            self._generators[kind, n] = [
-                np.random.Generator(np.random.Philox(key=key)) for key in keys
-            ]
+        """(B, steps, n): the next of each stream. Most streams are asked once: generators to go on
+        with are made when they are asked again, and then go over what was drawn."""
         out = np.empty((len(self._ids), steps, n), dtype=np.float32)
-        for row, generator in zip(out, self._generators[kind, n], strict=True):
-            if kind == "uniform":
-                generator.random(out=row, dtype=np.float32)
-            else:
-                generator.standard_normal(out=row, dtype=np.float32)
+        word = self._rng.child(kind, n)._words()[0]
+        first = (kind, n) not in self._drawn
+        if not first and (kind, n) not in self._generators:
+            again = np.empty((self._drawn[kind, n], n), dtype=np.float32)
+            self._generators[kind, n] = [_of_task(word, i) for i in self._ids]
+            for generator in self._generators[kind, n]:
+                _fill(again, kind, generator)
+        generators = _beginnings(word, self._ids) if first else self._generators[kind, n]
+        for row, generator in zip(out, generators, strict=True):
+            _fill(row, kind, generator)
+        self._drawn.setdefault((kind, n), steps)
         return out
+
+
+def _of_task(word: np.uint64, task: int) -> np.random.Generator:
+    return np.random.Generator(np.random.Philox(key=np.array([word, task], dtype=np.uint64)))
+
+
+def _beginnings(word: np.uint64, ids: list[int]) -> Iterator[np.random.Generator]:
+    """For each task, a generator at the beginning of its stream. It is always the same one, set
+    anew: to make one takes ten times as long."""
+    generator = _of_task(word, 0)
+    state = generator.bit_generator.state
+    for i in ids:
+        state["state"]["key"][1] = i
+        generator.bit_generator.state = state
+        yield generator
+
+
+def _fill(
+    out: np.ndarray[Any, np.dtype[np.float32]], kind: str, generator: np.random.Generator
+) -> None:
+    draw = generator.random if kind == "uniform" else generator.standard_normal
+    draw(out=out, dtype=np.float32)

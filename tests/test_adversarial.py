@@ -6,8 +6,10 @@ import signal
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 
@@ -183,6 +185,18 @@ def test_synthetic_contexts_are_of_a_threats_eps_and_budget(smoke_model, monkeyp
     share = dict(zip(map(tuple, kinds.tolist()), (count / 4000).tolist(), strict=True))
     assert sum(s for (e, _), s in share.items() if e == 0) == pytest.approx(0.25, abs=0.03)
     assert all(s == pytest.approx(0.25, abs=0.03) for (e, _), s in share.items() if e > 0)
+
+
+def test_what_is_remembered_comes_in_the_order_asked_for(smoke_model):
+    trainee = AdversarialTraining(smoke(smoke_model))
+    tasks = [trainee.env.sample_contexts(trainee.tasks, 20, Rng(i)) for i in range(3)]
+    trainee.memory = [replace(contexts, values=None) for contexts in tasks]
+    rounds, rows = np.array([2, 0, 2, 0, 2]), np.array([1, 7, 0, 7, 1])
+    found = trainee._remembered(rounds, rows, 6)
+    for i, (r, row) in enumerate(zip(rounds, rows, strict=True)):
+        one = trainee.memory[r].select(slice(row, row + 1), 6)
+        for name, tensor in one.tensors().items():
+            assert torch.equal(found.tensors()[name][i : i + 1], tensor)
 
 
 def test_attackers_may_chase_somebody_else(smoke_model, updates):

@@ -34,6 +34,18 @@ def test_interleaving_does_not_shift_a_stream():
         assert torch.equal(plain.uniform(), mixed.uniform())
 
 
+@pytest.mark.parametrize(("kind", "method"), [("uniform", "random"), ("normal", "standard_normal")])
+def test_streams_asked_again_go_on(kind, method):
+    ids = [3, 0, 2**40]
+    streams = Rng(0).child("x").streams(ids)
+    found = torch.cat([streams.ahead(kind, steps, 3) for steps in (2, 5, 40)], 1)
+    word = Rng(0).child("x", kind, 3)._words()[0]
+    for row, i in zip(found.numpy(), ids, strict=True):
+        key = np.array([word, i], dtype=np.uint64)
+        whole = getattr(np.random.Generator(np.random.Philox(key=key)), method)
+        np.testing.assert_array_equal(row, whole((47, 3), dtype=np.float32))
+
+
 def test_distributions():
     streams = Rng(0).streams(range(500))
     uniforms = torch.stack([streams.uniform(2) for _ in range(100)])

@@ -80,7 +80,8 @@ class Bandit(Arms):
 
     def sample_tasks(self, n: int, rng: Rng, first: int = 0) -> ArmTasks:
         ids = torch.arange(first, first + n)
-        return ArmTasks(ids=ids, means=rng.child("means").streams(ids).uniform(self.config.arms))
+        means = rng.child("means").streams(ids).ahead("uniform", 1, self.config.arms)  # no more
+        return ArmTasks(ids=ids, means=means.view(n, self.config.arms))
 
     def sample_contexts(
         self, tasks: ArmTasks, length: int, rng: Rng, poison: Poison | None = None

@@ -30,12 +30,6 @@ constexpr float SAFE_SCORE = 60.0f;
 constexpr float SAFE_M = 0.0f;         // what is then subtracted; other queries never have this m …
 constexpr float ALMOST_ZERO = 1e-30f;  // … but this one in its place
 
-inline float dot(int n, const float* a, const float* b) {
-  float sum = 0.0f;
-  for (int i = 0; i < n; ++i) sum += a[i] * b[i];
-  return sum;
-}
-
 // Squared lengths of VW vectors, the columns of D rows.
 template <int D>
 inline vf squares(const float* columns, long stride) {
@@ -52,34 +46,35 @@ constexpr int KEY_VECTORS = 2;                // backward: vectors of keys …
 constexpr int QUERY_ROWS = VW == 16 ? 6 : 3;  // … against single queries
 
 // Softmax of a group of queries in the making, one number per query in each vector: the score m
-// that is subtracted, the sum of 2^(score - m), and the values weighted by the same.
+// that is subtracted, the sum of 2^(score - m), and the values weighted by the same. Where keys come
+// after all queries of the first vectors, only those FROM a later one take part.
 template <int D>
 struct RunningSoftmax {
   static constexpr int N = QUERY_VECTORS, GROUP = N * VW;
   alignas(64) float q[D][GROUP], acc[D][GROUP] = {}, m[GROUP] = {}, sum[GROUP] = {};
 
-  // Scores of KEYS keys (rows of D floats) for all queries of the group.
-  template <int KEYS>
+  // Scores of KEYS keys (rows of D floats).
+  template <int KEYS, int FROM>
   inline void scores(const float* k, vf (&s)[KEYS][N]) const {
     for (int j = 0; j < KEYS; ++j)
-      for (int c = 0; c < N; ++c) s[j][c] = vf{};
+      for (int c = FROM; c < N; ++c) s[j][c] = vf{};
     for (int d = 0; d < D; ++d)
       for (int j = 0; j < KEYS; ++j)
-        for (int c = 0; c < N; ++c) s[j][c] += k[j * D + d] * load(q[d] + c * VW);
+        for (int c = FROM; c < N; ++c) s[j][c] += k[j * D + d] * load(q[d] + c * VW);
   }
 
   // Query `lane` of vector c is number c * VW + lane + shift, counted from the first key here;
   // keys after it weigh nothing.
-  template <int KEYS>
+  template <int KEYS, int FROM>
   static inline void mask(vf (&s)[KEYS][N], int shift, float hidden) {
     const vi lanes = lane_index();
     for (int j = 0; j < KEYS; ++j)
-      for (int c = 0; c < N; ++c) s[j][c] = lanes + (c * VW + shift) >= j ? s[j][c] : splat(hidden);
+      for (int c = FROM; c < N; ++c) s[j][c] = lanes + (c * VW + shift) >= j ? s[j][c] : splat(hidden);
   }
 
-  template <int KEYS>
+  template <int KEYS, int FROM>
   inline void add(const vf (&p)[KEYS][N], const float* v) {
-    for (int c = 0; c < N; ++c) {
+    for (int c = FROM; c < N; ++c) {
       vf total = load(sum + c * VW);
       for (int j = 0; j < KEYS; ++j) total += p[j][c];
       store(sum + c * VW, total);
@@ -87,32 +82,36 @@ struct RunningSoftmax {
     for (int d = 0; d < D; d += ADD_ROWS) {
       vf a[ADD_ROWS][N];
       for (int e = 0; e < ADD_ROWS; ++e)
-        for (int c = 0; c < N; ++c) a[e][c] = load(acc[d + e] + c * VW);
+        for (int c = FROM; c < N; ++c) a[e][c] = load(acc[d + e] + c * VW);
       for (int j = 0; j < KEYS; ++j)
         for (int e = 0; e < ADD_ROWS; ++e)
-          for (int c = 0; c < N; ++c) a[e][c] += v[j * D + d + e] * p[j][c];
+          for (int c = FROM; c < N; ++c) a[e][c] += v[j * D + d + e] * p[j][c];
       for (int e = 0; e < ADD_ROWS; ++e)
-        for (int c = 0; c < N; ++c) store(acc[d + e] + c * VW, a[e][c]);
+        for (int c = FROM; c < N; ++c) store(acc[d + e] + c * VW, a[e][c]);
     }
   }
 
-  // Take in keys and values when all scores are known to be safe: m stays 0.
-  template <int KEYS, bool MASKED>
-  inline void take_safe(const float* k, const float* v, int shift) {
-    vf p[KEYS][N];
-    scores<KEYS>(k, p);
-    for (int j = 0; j < KEYS; ++j)
-      for (int c = 0; c < N; ++c) p[j][c] = exp2_table(p[j][c]);
-    if (MASKED) mask<KEYS>(p, shift, 0.0f);
-    add<KEYS>(p, v);
+  // Take in keys and values from j on, KEYS at a time, until it is `end` or more, when all scores are
+  // known to be safe: m stays 0. Returns the next. Not inlined: the compiler would lack registers.
+  template <int KEYS, bool MASKED, int FROM>
+  __attribute__((noinline)) int take_safe(const float* k, const float* v, int i0, int j, int end) {
+    for (; j < end; j += KEYS) {
+      vf p[KEYS][N];
+      scores<KEYS, FROM>(k + j * D, p);
+      for (int i = 0; i < KEYS; ++i)
+        for (int c = FROM; c < N; ++c) p[i][c] = exp2_table(p[i][c]);
+      if (MASKED) mask<KEYS, FROM>(p, i0 - j, 0.0f);
+      add<KEYS, FROM>(p, v + j * D);
+    }
+    return j;
   }
 
   // The same for any scores, with a running maximum.
   template <int KEYS>
   inline void take_any(const float* k, const float* v, int shift) {
     vf p[KEYS][N];
-    scores<KEYS>(k, p);
-    mask<KEYS>(p, shift, MINUS_INFINITY);
+    scores<KEYS, 0>(k, p);
+    mask<KEYS, 0>(p, shift, MINUS_INFINITY);
     for (int c = 0; c < N; ++c) {
       const vf before = load(m + c * VW);
       vf largest = before;
@@ -123,16 +122,19 @@ struct RunningSoftmax {
       for (int d = 0; d < D; ++d) store(acc[d] + c * VW, load(acc[d] + c * VW) * correction);
       for (int j = 0; j < KEYS; ++j) p[j][c] = exp2(p[j][c] - largest);
     }
-    mask<KEYS>(p, shift, 0.0f);
-    add<KEYS>(p, v);
+    mask<KEYS, 0>(p, shift, 0.0f);
+    add<KEYS, 0>(p, v);
   }
 
-  // All keys up to the last query's, rounded up to KEY_ROWS; the group's first query is number i0.
-  void take_all(const float* k, const float* v, int i0, int keys, bool safe) {
+  // All keys up to the last query's; the group's first query is number i0, which may be negative.
+  void take_all(const float* k, const float* v, int i0, bool safe) {
+    const int keys = i0 + GROUP;
     int j = 0;
     if (safe) {
-      for (; j + KEY_ROWS <= i0; j += KEY_ROWS) take_safe<KEY_ROWS, false>(k + j * D, v + j * D, 0);
-      for (; j < keys; j += KEY_ROWS) take_safe<KEY_ROWS, true>(k + j * D, v + j * D, i0 - j);
+      j = take_safe<1, true, 0>(k, v, i0, j, keys % KEY_ROWS);
+      j = take_safe<KEY_ROWS, false, 0>(k, v, i0, j, i0 - KEY_ROWS + 1);
+      j = take_safe<KEY_ROWS, true, 0>(k, v, i0, j, i0 + GROUP - VW);
+      take_safe<KEY_ROWS, true, N - 1>(k, v, i0, j, keys);
     } else {
       for (float& x : m) x = MINUS_INFINITY;
       for (; j < keys; j += KEY_ROWS) take_any<KEY_ROWS>(k + j * D, v + j * D, i0 - j);
@@ -165,27 +167,31 @@ void attention_forward(int T, const float* q, const float* k, const float* v, lo
   const float longest_key = hmax(longest_keys);
   const float scale = LOG2E / std::sqrt(float(D));
 
-  // The first group takes what does not make a whole one: it has the fewest keys.
-  for (int i0 = 0, n = (T - 1) % Softmax::GROUP + 1; i0 < T; i0 += n, n = Softmax::GROUP) {
+  // The first group, which has the fewest keys, has what does not make a whole one: its first query
+  // then has a negative number, and so many are missing.
+  constexpr int GROUP = Softmax::GROUP;
+  for (int i0 = (T - 1) % GROUP + 1 - GROUP; i0 < T; i0 += GROUP) {
+    const int missing = i0 < 0 ? -i0 : 0, n = GROUP - missing;
+    const long first = i0 + missing;
     Softmax softmax;
-    if (n < Softmax::GROUP) std::memset(softmax.q, 0, sizeof softmax.q);
-    transpose_rows<D>(n, q + i0 * ld, ld, softmax.q[0], Softmax::GROUP);
+    if (missing) std::memset(softmax.q, 0, sizeof softmax.q);
+    transpose_rows<D>(n, q + first * ld, ld, softmax.q[0] + missing, GROUP);
     vf longest_queries = vf{};  // squared
-    for (int i = 0; i < Softmax::GROUP; i += VW) {
+    for (int i = 0; i < GROUP; i += VW) {
       for (auto& column : softmax.q) store(column + i, load(column + i) * scale);
-      longest_queries = max(longest_queries, squares<D>(softmax.q[0] + i, Softmax::GROUP));
+      longest_queries = max(longest_queries, squares<D>(softmax.q[0] + i, GROUP));
     }
     const float longest_query = hmax(longest_queries);
     // Cauchy-Schwarz bounds every score of this group. (NaN compares false: not safe.)
     const bool safe = longest_query * longest_key <= SAFE_SCORE * SAFE_SCORE;
-    softmax.take_all(kc, vc, i0, i0 + n, safe);
-    for (int i = 0; i < Softmax::GROUP; i += VW) {
+    softmax.take_all(kc, vc, i0, safe);
+    for (int i = 0; i < GROUP; i += VW) {
       const vf share = 1.0f / load(softmax.sum + i);
       store(softmax.sum + i, share);
       for (auto& column : softmax.acc) store(column + i, load(column + i) * share);
     }
-    transpose_columns<D>(n, softmax.acc[0], Softmax::GROUP, o + i0 * ldo, ldo);
-    for (int i = 0; i < n; ++i) {
+    transpose_columns<D>(n, softmax.acc[0] + missing, GROUP, o + first * ldo, ldo);
+    for (int i = missing; i < GROUP; ++i) {
       m[i0 + i] = safe || softmax.m[i] != SAFE_M ? softmax.m[i] : ALMOST_ZERO;
       inverse[i0 + i] = softmax.sum[i];
     }
@@ -262,6 +268,7 @@ void attention_backward(int T, const float* q, const float* k, const float* v, l
                         const float* inverse, float* dq, float* dk, float* dv, long ldg,
                         Scratch& scratch) {
   constexpr int GROUP = KEY_VECTORS * VW;
+  constexpr int FEWER_ROWS = QUERY_ROWS / 2;    // a query alone would wait for itself
   constexpr int QUERIES = 4 * QUERY_ROWS;       // meet a group of keys while it is in the L1 cache
   const long padded = round_up(T, GROUP) + VW;  // not a power of two: rows would share cache sets
   float* kt = scratch.get(4 * padded * D + QUERIES * D * VW);
@@ -269,11 +276,10 @@ void attention_backward(int T, const float* q, const float* k, const float* v, l
   float* dkt = vt + padded * D;
   float* dvt = dkt + padded * D;
   float* dqs = dvt + padded * D;  // (QUERIES, D, VW)
+  for (int d = 0; d < 2 * D; ++d)  // what follows the last key and value
+    for (int t = T / VW * VW; t < padded; t += VW) store(kt + d * padded + t, vf{});
   transpose_rows<D>(T, k, ld, kt, padded);
   transpose_rows<D>(T, v, ld, vt, padded);
-  for (int d = 0; d < D; ++d)
-    for (int t = T; t < padded; ++t) kt[d * padded + t] = vt[d * padded + t] = 0.0f;
-  for (long i = 0; i < 2 * padded * D; ++i) dkt[i] = 0.0f;
 
   const float root = std::sqrt(float(D));
   // As in the forward pass, the first queries are those that do not make a whole group.
@@ -283,15 +289,21 @@ void attention_backward(int T, const float* q, const float* k, const float* v, l
     for (int i = 0; i < n; ++i) {
       const long row = i0 + i;
       safe = safe && m[row] == SAFE_M;
-      for (int d = 0; d < D; ++d) {
-        queries[i].q[d] = q[row * ld + d] * (LOG2E / root);
-        queries[i].g[d] = d_out[row * ldo + d] * inverse[row];
+      v8 products = v8{};
+      for (int d = 0; d < D; d += 8) {
+        const v8 g = load8(d_out + row * ldo + d) * inverse[row];
+        store8(queries[i].q + d, load8(q + row * ld + d) * (LOG2E / root));
+        store8(queries[i].g + d, g);
+        products += g * load8(o + row * ldo + d);
       }
       queries[i].m = m[row];
-      queries[i].delta = dot(D, queries[i].g, o + row * ldo);
+      queries[i].delta = sum_of_eight(products);
     }
     for (int i = 0; i < n * D; ++i) store(dqs + i * VW, vf{});
     for (int j = 0; j < i0 + n; j += GROUP) {
+      if (j >= i0)  // keys that no query has met
+        for (int d = 0; d < 2 * D; ++d)
+          for (int c = 0; c < GROUP; c += VW) store(dkt + d * padded + j + c, vf{});
       auto tile = [&](int i, auto rows) {
         constexpr int ROWS = decltype(rows)::value;
         const int first = i0 + i, last = first + ROWS - 1;
@@ -316,15 +328,18 @@ void attention_backward(int T, const float* q, const float* k, const float* v, l
       int i = 0;
       for (; i + QUERY_ROWS <= n; i += QUERY_ROWS)
         tile(i, std::integral_constant<int, QUERY_ROWS>{});
+      for (; i + FEWER_ROWS <= n; i += FEWER_ROWS)
+        tile(i, std::integral_constant<int, FEWER_ROWS>{});
       for (; i < n; ++i) tile(i, std::integral_constant<int, 1>{});
     }
     for (int i = 0; i < n; ++i) {
       float sums[D];
       for (int d = 0; d < D; d += 8) hsum8(dqs + (i * D + d) * VW, sums + d);
-      for (int d = 0; d < D; ++d) dq[(i0 + i) * ldg + d] = sums[d] * (1.0f / root);
+      for (int d = 0; d < D; d += 8) store8(dq + (i0 + i) * ldg + d, load8(sums + d) * (1.0f / root));
     }
   }
-  for (long i = 0; i < padded * D; i += VW) store(dkt + i, load(dkt + i) * LN2);  // undo LOG2E in q
+  for (int d = 0; d < D; ++d)  // undo LOG2E in q
+    for (float* x = dkt + d * padded; x < dkt + d * padded + T; x += VW) store(x, load(x) * LN2);
   transpose_columns<D>(T, dkt, padded, dk, ldg);
   transpose_columns<D>(T, dvt, padded, dv, ldg);
 }

@@ -34,42 +34,74 @@ void sum_by_groups(int threads, long count, long size, float* total, Add add) {
   });
 }
 
-// Of one row x (D): its share in the mean over N rows, and dx; gw (A, D) and gb (padded A) accumulate.
-inline double cross_entropy_row(long N, int D, int A, const float* x, const float* w, const float* b,
-                                int64_t label, float* dx, float* gw, float* gb, float* logits) {
-  const int padded = round_up(A, VW);
-  const vi lanes = lane_index();
-  for (int a = 0; a < A; ++a) {
-    vf sum = vf{};
-    for (int d = 0; d < D; d += VW) sum += load(x + d) * load(w + long(a) * D + d);
-    logits[a] = (hsum(sum) + b[a]) * LOG2E;
-  }
-  for (int a = A; a < padded; ++a) logits[a] = MINUS_INFINITY;
-  vf largest = load(logits);
-  for (int a = VW; a < padded; a += VW) largest = max(largest, load(logits + a));
-  const float m = hmax(largest), chosen = logits[label];
-  vf sum = vf{};
-  for (int a = 0; a < padded; a += VW) {
-    // Exact zeros in the padding: tiny numbers would become subnormal below, which is slow.
-    const vf p = lanes + a < A ? exp2(load(logits + a) - m) : vf{};
-    store(logits + a, p);
-    sum += p;
-  }
-  const float total = hsum(sum), share = 1.0f / (total * N);
-  for (int a = 0; a < padded; a += VW) store(logits + a, load(logits + a) * share);
-  logits[label] -= 1.0f / N;
-  for (int a = 0; a < padded; a += VW) store(gb + a, load(gb + a) + load(logits + a));
-  for (int d = 0; d < D; d += VW) {
-    const vf value = load(x + d);
-    vf gradient = vf{};
+// A linear head's weights (A, D) and bias, and both as the products below take them: in units of log2,
+// the weights transposed, (D, padded A), with zeros where there is no action.
+struct Head {
+  int D, A, padded;
+  const float* weights;
+  std::vector<float> transposed, bias;
+
+  Head(int D, int A, const float* w, const float* b)
+      : D(D), A(A), padded(round_up(A, PADDING)), weights(w), transposed(size_t(D) * padded),
+        bias(padded) {
     for (int a = 0; a < A; ++a) {
-      float* to = gw + long(a) * D + d;
-      store(to, load(to) + logits[a] * value);
-      gradient += logits[a] * load(w + long(a) * D + d);
+      bias[a] = b[a] * LOG2E;
+      for (int d = 0; d < D; ++d) transposed[size_t(d) * padded + a] = w[long(a) * D + d] * LOG2E;
     }
-    store(dx + d, gradient);
   }
-  return std::log(total) + (m - chosen) * LN2;
+};
+
+// Of VW rows: logits (VW, padded A) become their gradients, of which each has the `share` given or, if
+// there is no label for the row (-1), none. Returns the sum of the losses. A vector has one number for
+// each row; `columns` has room for (padded A) of them.
+inline double softmax_rows(const Head& head, const int32_t* label, float share, float* logits,
+                           float* columns) {
+  const int A = head.A, padded = head.padded;
+  vi labels;
+  std::memcpy(&labels, label, sizeof labels);
+  for (int a = 0; a < A; a += 8) rows_to_columns(logits + a, padded, columns + a * VW, VW);
+  vf largest = load(columns), total = vf{}, chosen = vf{};
+  for (int a = 1; a < A; ++a) largest = max(largest, load(columns + a * VW));
+  for (int a = 0; a < A; ++a) {
+    const vf score = load(columns + a * VW) - largest, p = exp2(score);
+    chosen = labels == a ? score : chosen;
+    total += p;
+    store(columns + a * VW, p);
+  }
+  const vf shares = labels >= 0 ? splat(share) : vf{}, factor = shares / total;
+  for (int a = 0; a < A; ++a) {
+    const vf p = load(columns + a * VW) * factor;
+    store(columns + a * VW, labels == a ? p - shares : p);
+  }
+  for (int a = A; a % 8; ++a) store(columns + a * VW, vf{});
+  for (int a = 0; a < A; a += 8) columns_to_rows(columns + a * VW, VW, logits + a, padded);
+  store(columns, total), store(columns + VW, chosen);
+  double loss = 0.0;
+  for (int i = 0; i < VW; ++i)
+    if (label[i] >= 0) loss += std::log(columns[i]) - columns[VW + i] * LN2;
+  return loss;
+}
+
+// Of `rows` rows x (rows, D): their share in the mean over N rows, and dx; gw (A, D) and gb (padded A)
+// accumulate.
+inline double cross_entropy_rows(long N, const Head& head, int rows, const float* x,
+                                 const int64_t* labels, float* dx, float* gw, float* gb,
+                                 Scratch& scratch) {
+  const int D = head.D, A = head.A, padded = head.padded, whole = round_up(rows, VW);
+  float* logits = scratch.get(size_t(whole + VW) * padded);
+  float* columns = logits + size_t(whole) * padded;
+  gemm(rows, padded, D, x, head.transposed.data(), logits, Into::overwrite, head.bias.data());
+  std::fill(logits + size_t(rows) * padded, columns, 0.0f);
+  double loss = 0.0;
+  for (int t = 0; t < rows; t += VW) {
+    int32_t here[VW];
+    for (int i = 0; i < VW; ++i) here[i] = t + i < rows ? int32_t(labels[t + i]) : -1;
+    loss += softmax_rows(head, here, 1.0f / N, logits + size_t(t) * padded, columns);
+  }
+  add_column_sums(rows, padded, logits, gb);
+  gemm_any<false>(rows, D, A, logits, padded, head.weights, D, dx, D, nullptr, nullptr);
+  gemm_any<true>(A, D, rows, logits, padded, x, D, gw, D, gw, nullptr);
+  return loss;
 }
 
 inline double mean(const std::vector<double>& losses, long N) {
@@ -80,14 +112,18 @@ inline double mean(const std::vector<double>& losses, long N) {
 
 inline double cross_entropy(long N, int D, int A, const float* x, const float* w, const float* b,
                             const int64_t* labels, float* dx, float* dw, float* db, int threads) {
-  const long size = long(A) * D, padded = round_up(A, PADDING);
+  constexpr long ROWS = 64;  // at a time
+  const Head head(D, A, w, b);
+  const long size = long(A) * D;
   std::vector<double> losses(GROUPS, 0.0);
-  std::vector<float> total(size + padded);  // dw, db
-  sum_by_groups(threads, N, size + padded, total.data(), [&](int group, long n, float* gradient) {
-    float* logits = workspace().logits.get(padded);
-    losses[group] += cross_entropy_row(N, D, A, x + n * D, w, b, labels[n], dx + n * D, gradient,
-                                       gradient + size, logits);
-  });
+  std::vector<float> total(size + head.padded);  // dw, db
+  sum_by_groups(threads, (N + ROWS - 1) / ROWS, size + head.padded, total.data(),
+                [&](int group, long part, float* gradient) {
+                  const long n = part * ROWS;
+                  losses[group] += cross_entropy_rows(
+                      N, head, int(std::min(ROWS, N - n)), x + n * D, labels + n, dx + n * D,
+                      gradient, gradient + size, workspace().logits);
+                });
   std::copy_n(total.data(), size, dw);
   std::copy_n(total.data() + size, A, db);
   return mean(losses, N);
@@ -124,19 +160,20 @@ inline void rows_backward(const Tokens& tokens, int D, int T, long b, const floa
 // Room for all that a sequence keeps, after `more` floats for something else.
 inline Kept keep_all(const Shape& s, int T, int streams, long more, Workspace& work) {
   const long sequence = long(T) * streams * s.width, stats = 2L * s.heads * T * streams;
-  const long all = s.layers * sequence;
-  float* p = work.kept.get(more + 10 * all + sequence + s.layers * stats) + more;
+  const long all = s.layers * sequence, moments = 4L * s.layers * T * streams;
+  float* p = work.kept.get(more + 10 * all + sequence + s.layers * stats + moments) + more;
   auto take = [&p](long n) { return (p += n) - n; };
   Kept kept{take(all + sequence), take(all), nullptr, sequence, stats};
   kept.qkv = take(3 * all), kept.middle = take(all), kept.u = take(4 * all);
-  kept.statistics = take(s.layers * stats);
+  kept.statistics = take(s.layers * stats), kept.moments = take(moments);
   return kept;
 }
 
 inline double learn(const Shape& s, const float* weights, int B, int T, int streams,
-                    const Tokens& tokens, int A, const float* head, const float* bias,
-                    const int64_t* labels, float* gradients, int threads) {
+                    const Tokens& tokens, int A, const float* head_weights,
+                    const float* bias, const int64_t* labels, float* gradients, int threads) {
   const int D = s.width;
+  const Head head(D, A, head_weights, bias);
   const long stream = long(T) * D, sequence = streams * stream, N = long(B) * T;
   const long head_at = s.size(), rows_at = head_at + long(A) * D;
   const long bias_at = rows_at + (tokens.rows ? long(A + 2) * D : 0);
@@ -155,14 +192,9 @@ inline double learn(const Shape& s, const float* weights, int B, int T, int stre
       x = tokens.x + b * sequence, dx = tokens.dx + b * sequence;
     sequence_forward(s, weights, transposed, T, streams, x, y, kept, work);
     if (streams == 2) std::fill_n(dy, stream, 0.0f);
-    float* logits = work.logits.get(round_up(A, PADDING));
-    double loss = 0.0;
-    for (int t = 0; t < T; ++t) {
-      const long at = sequence - stream + long(t) * D;
-      loss += cross_entropy_row(N, D, A, y + at, head, bias, labels[b * T + t], dy + at, g + head_at,
-                                g + bias_at, logits);
-    }
-    losses[group] += loss;
+    const long at = sequence - stream;  // the queries, if there are any
+    losses[group] += cross_entropy_rows(N, head, T, y + at, labels + b * T, dy + at, g + head_at,
+                                        g + bias_at, work.logits);
     sequence_backward(s, weights, transposed, T, streams, dy, kept, dx, g, work);
     if (tokens.rows) rows_backward(tokens, D, T, b, dx, g + rows_at);
   });

@@ -30,6 +30,16 @@ inline vf max(vf a, vf b) {
 #endif
 }
 
+inline vf min(vf a, vf b) {
+#if defined(__AVX512F__) && MITHRIDATE_VW == 16
+  return (vf)_mm512_min_ps((__m512)a, (__m512)b);
+#elif defined(__AVX__) && MITHRIDATE_VW == 8
+  return (vf)_mm256_min_ps((__m256)a, (__m256)b);
+#else
+  return a < b ? a : b;
+#endif
+}
+
 inline vi lane_index() {
   vi r;
   for (int i = 0; i < VW; ++i) r[i] = i;
@@ -47,6 +57,18 @@ inline float hsum(vf v) {
 #else
   v += __builtin_shufflevector(v, v, 2, 3, 0, 1);
 #endif
+  return v[0] + v[1];
+}
+
+// Eight floats, whatever the instruction set: heads have a multiple of eight.
+typedef float v8 __attribute__((vector_size(32)));
+typedef float v8_unaligned __attribute__((vector_size(32), aligned(4), may_alias));
+
+inline v8 load8(const float* p) { return *reinterpret_cast<const v8_unaligned*>(p); }
+inline void store8(float* p, v8 v) { *reinterpret_cast<v8_unaligned*>(p) = v; }
+inline float sum_of_eight(v8 v) {
+  v += __builtin_shufflevector(v, v, 4, 5, 6, 7, 0, 1, 2, 3);
+  v += __builtin_shufflevector(v, v, 2, 3, 0, 1, 6, 7, 4, 5);
   return v[0] + v[1];
 }
 
@@ -241,7 +263,7 @@ inline vf exp2_table(vf x) {
 #if MITHRIDATE_VW == 16
   const float magic = 393216.0f;  // 1.5 * 2^18: adding it rounds to a multiple of 1 / 32
   const vf shifted = x + magic;
-  const vf r = x - (shifted - magic);
+  const vf r = (vf)_mm512_reduce_ps((__m512)x, 5 << 4);  // x less its nearest multiple of 2^-5
   const __m512i low = _mm512_load_si512(EXP2_TABLE);
   const __m512i high = _mm512_load_si512(EXP2_TABLE + 16);
   const vi root = (vi)_mm512_permutex2var_epi32(low, (__m512i)shifted, high);

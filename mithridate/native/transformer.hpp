@@ -93,22 +93,21 @@ inline void moments(int rows, int D, const float* x, float* mean, float* rstd) {
 }
 
 template <int VECTORS>
-inline void norm_rows(int rows, int D, const float* x, const float* w, const float* b, float* y) {
+inline void norm_rows(int rows, int D, const float* x, const float* mean, const float* rstd,
+                      const float* w, const float* b, float* y) {
   if (VECTORS) D = VECTORS * VW;
-  float mean[NORM_ROWS], rstd[NORM_ROWS];
-  moments<VECTORS>(rows, D, x, mean, rstd);
   for (int r = 0; r < rows; ++r)
     for (int d = 0; d < D; d += VW)
       store(y + r * D + d, (load(x + r * D + d) - mean[r]) * rstd[r] * load(w + d) + load(b + d));
 }
 
 template <int VECTORS>
-inline void norm_rows_backward(int rows, int D, const float* x, const float* w, const float* dy,
-                               float* dx, float* dw, float* db, Into into) {
+inline void norm_rows_backward(int rows, int D, const float* x, const float* mean,
+                               const float* rstd, const float* w, const float* dy, float* dx,
+                               float* dw, float* db, Into into) {
   if (VECTORS) D = VECTORS * VW;
-  float mean[NORM_ROWS], rstd[NORM_ROWS], mean_g[NORM_ROWS], mean_hat[NORM_ROWS];
+  float mean_g[NORM_ROWS], mean_hat[NORM_ROWS];
   alignas(64) float sums[NORM_ROWS * VW], sums_hat[NORM_ROWS * VW];
-  moments<VECTORS>(rows, D, x, mean, rstd);
   for (int r = 0; r < rows; ++r) {
     vf sum = vf{}, sum_hat = vf{};
     for (int d = 0; d < D; d += VW) {
@@ -145,8 +144,8 @@ inline void by_rows(int rows, int D, Call call) {
   auto all = [&](auto vectors) {
     int t = 0;
     for (; t + NORM_ROWS <= rows; t += NORM_ROWS)
-      call(vectors, std::integral_constant<int, NORM_ROWS>{}, long(t) * D);
-    for (; t < rows; ++t) call(vectors, std::integral_constant<int, 1>{}, long(t) * D);
+      call(vectors, std::integral_constant<int, NORM_ROWS>{}, t);
+    for (; t < rows; ++t) call(vectors, std::integral_constant<int, 1>{}, t);
   };
   if (D == 32)
     all(std::integral_constant<int, 32 / VW>{});
@@ -154,18 +153,39 @@ inline void by_rows(int rows, int D, Call call) {
     all(std::integral_constant<int, 0>{});
 }
 
-inline void norm_forward(int rows, int D, const float* x, const float* w, const float* b,
-                         float* y) {
-  by_rows(rows, D, [&](auto vectors, auto n, long at) {
-    norm_rows<decltype(vectors)::value>(n, D, x + at, w, b, y + at);
+// `keep`: null, or room for two numbers per row, the moments, which the backward pass takes.
+inline void norm_forward(int rows, int D, const float* x, const float* w, const float* b, float* y,
+                         float* keep = nullptr) {
+  by_rows(rows, D, [&](auto vectors, auto n, int t) {
+    constexpr int VECTORS = decltype(vectors)::value;
+    float own[2 * NORM_ROWS];
+    float* here = keep ? keep + 2 * t : own;
+    const long at = long(t) * D;
+    moments<VECTORS>(n, D, x + at, here, here + n);
+    norm_rows<VECTORS>(n, D, x + at, here, here + n, w, b, y + at);
   });
 }
 
-// Adds the gradient to dx (into = add) or writes it; dw and db accumulate.
-inline void norm_backward(int rows, int D, const float* x, const float* w, const float* dy,
-                          float* dx, float* dw, float* db, Into into) {
-  by_rows(rows, D, [&](auto vectors, auto n, long at) {
-    norm_rows_backward<decltype(vectors)::value>(n, D, x + at, w, dy + at, dx + at, dw, db, into);
+// The same where the moments are known.
+inline void norm_again(int rows, int D, const float* x, const float* known, const float* w,
+                       const float* b, float* y) {
+  by_rows(rows, D, [&](auto vectors, auto n, int t) {
+    const float* here = known + 2 * t;
+    const long at = long(t) * D;
+    norm_rows<decltype(vectors)::value>(n, D, x + at, here, here + n, w, b, y + at);
+  });
+}
+
+// Adds the gradient to dx (into = add) or writes it; dw and db accumulate. `known`: the moments, or null.
+inline void norm_backward(int rows, int D, const float* x, const float* known, const float* w,
+                          const float* dy, float* dx, float* dw, float* db, Into into) {
+  by_rows(rows, D, [&](auto vectors, auto n, int t) {
+    constexpr int VECTORS = decltype(vectors)::value;
+    float own[2 * NORM_ROWS];
+    const float* here = known ? known + 2 * t : own;
+    const long at = long(t) * D;
+    if (!known) moments<VECTORS>(n, D, x + at, own, own + n);
+    norm_rows_backward<VECTORS>(n, D, x + at, here, here + n, w, dy + at, dx + at, dw, db, into);
   });
 }
 
@@ -176,7 +196,7 @@ constexpr float GELU_C2 = 2.0f * 0.79788456080286535588f;  // 2 sqrt(2 / pi)
 
 inline vf gelu_sigmoid(vf u) {
   const vf z = u * (1.0f + GELU_A * u * u) * (-GELU_C2 * LOG2E);
-  return reciprocal(1.0f + exp2(-max(-z, splat(-126.0f))));
+  return reciprocal(1.0f + exp2_table(max(splat(-126.0f), min(splat(126.0f), z))));
 }
 
 inline vf gelu(vf u) { return u * gelu_sigmoid(u); }
@@ -185,14 +205,17 @@ inline vf gelu(vf u) { return u * gelu_sigmoid(u); }
 inline void gelu_both(vf u, vf& value, vf& slope) {
   const vf s = gelu_sigmoid(u);
   value = u * s;
-  slope = s + value * (1.0f - s) * (GELU_C2 * (1.0f + 3.0f * GELU_A * u * u));
+  slope = s + value * (1.0f - s) * (GELU_C2 + 3.0f * GELU_C2 * GELU_A * (u * u));
 }
 
 inline void add_column_sums(int rows, int N, const float* x, float* sums) {
-  for (int n = 0; n < N; n += VW) {
-    vf a = load(sums + n);
-    for (int r = 0; r < rows; ++r) a += load(x + long(r) * N + n);
-    store(sums + n, a);
+  for (int n = 0; n < N; n += VW, x += VW) {
+    vf a[4] = {load(sums + n)};  // four sums: one alone would wait for itself
+    int r = 0;
+    for (; r + 4 <= rows; r += 4)
+      for (int i = 0; i < 4; ++i) a[i] += load(x + long(r + i) * N);
+    for (; r < rows; ++r) a[0] += load(x + long(r) * N);
+    store(sums + n, (a[0] + a[1]) + (a[2] + a[3]));
   }
 }
 
@@ -224,10 +247,12 @@ inline Workspace& workspace() {
 }
 
 inline void qkv_forward(int T, int D, const BlockView<const float>& w,
-                        const BlockView<const float>& wt, const float* x, float* qkv, float* tile) {
+                        const BlockView<const float>& wt, const float* x, float* qkv, float* tile,
+                        float* moments = nullptr) {
   for (int t = 0; t < T; t += TILE) {
     const int rows = T - t < TILE ? T - t : TILE;
-    norm_forward(rows, D, x + long(t) * D, w.norm1_w, w.norm1_b, tile);
+    norm_forward(rows, D, x + long(t) * D, w.norm1_w, w.norm1_b, tile,
+                 moments ? moments + 2 * t : nullptr);
     gemm(rows, 3 * D, D, tile, wt.qkv_w, qkv + 3L * t * D, Into::overwrite, w.qkv_b);
   }
 }
@@ -236,9 +261,9 @@ inline void qkv_forward(int T, int D, const BlockView<const float>& w,
 // be in place, x = in.
 inline void up_forward(int rows, int D, const BlockView<const float>& w,
                        const BlockView<const float>& wt, const float* mixed, const float* in,
-                       float* x, float* h, float* u) {
+                       float* x, float* h, float* u, float* moments = nullptr) {
   gemm_any<false>(rows, D, D, mixed, D, wt.out_w, D, x, D, in, w.out_b);
-  norm_forward(rows, D, x, w.norm2_w, w.norm2_b, h);
+  norm_forward(rows, D, x, w.norm2_w, w.norm2_b, h, moments);
   gemm(rows, 4 * D, D, h, wt.up_w, u, Into::overwrite, w.up_b);
 }
 
@@ -247,6 +272,12 @@ struct Kept {
   float *inputs, *mixed, *statistics;  // of each block: see Kernels::forward
   long layer_stride, stats_stride;
   float *qkv = nullptr, *middle = nullptr, *u = nullptr;  // (layers, N, 3 D), (…, D), (…, 4 D)
+  float* moments = nullptr;                               // (layers, 2, N, 2), of the norms
+
+  // Those of a norm from token t on.
+  float* moments_at(int layer, int norm, int N, int t) const {
+    return moments ? moments + 2 * ((2L * layer + norm) * N + t) : nullptr;
+  }
 };
 
 // A sequence is one stream of T tokens, or two: then the second T are queries, of which number t sees
@@ -271,7 +302,7 @@ inline void sequence_forward(const Shape& s, const float* weights, const float* 
     float* mix = kept.mixed + l * kept.layer_stride;
     float* stats = kept.statistics + l * kept.stats_stride;
     float* qkv = kept.qkv ? kept.qkv + 3 * l * all : scratch;
-    qkv_forward(N, D, w, wt, in, qkv, tile);
+    qkv_forward(N, D, w, wt, in, qkv, tile, kept.moments_at(l, 0, N, 0));
     with_head_width(d, [&](auto width) {
       for (int head = 0; head < H; ++head)
         for (int a = 0; a < streams; ++a) {
@@ -286,7 +317,7 @@ inline void sequence_forward(const Shape& s, const float* weights, const float* 
       const long at = long(t) * D;
       float* middle = kept.middle ? kept.middle + l * all + at : out + at;
       float* u = kept.u ? kept.u + 4 * (l * all + at) : value;
-      up_forward(rows, D, w, wt, mix + at, in + at, middle, h, u);
+      up_forward(rows, D, w, wt, mix + at, in + at, middle, h, u, kept.moments_at(l, 1, N, t));
       for (int i = 0; i < rows * 4 * D; i += VW) store(value + i, gelu(load(u + i)));
       gemm_any<false>(rows, D, 4 * D, value, 4 * D, wt.down_w, D, out + at, D, middle, w.down_b);
     }
@@ -319,8 +350,9 @@ inline void sequence_backward(const Shape& s, const float* weights, const float*
   float *h = tile, *dh = h + TILE * D, *again = dh + TILE * D, *du = again + 5L * TILE * D;
   const float* norm = last_norm(s, weights);
   float* d_norm = last_norm(s, d_weights);
-  norm_backward(N, D, kept.inputs + s.layers * kept.layer_stride, norm, dy, dx, d_norm,
+  norm_backward(N, D, kept.inputs + s.layers * kept.layer_stride, nullptr, norm, dy, dx, d_norm,
                 d_norm + D, Into::overwrite);
+  float own[2 * TILE];  // moments, if they were not kept
 
   for (int l = s.layers - 1; l >= 0; --l) {
     const auto w = block_at(s, weights, l);
@@ -336,10 +368,11 @@ inline void sequence_backward(const Shape& s, const float* weights, const float*
       const long at = long(t) * D;
       float* x1 = kept.middle ? kept.middle + l * all + at : again;
       float* u = kept.u ? kept.u + 4 * (l * all + at) : again + TILE * D;
+      float* moments = kept.moments ? kept.moments_at(l, 1, N, t) : own;
       if (kept.u)
-        norm_forward(rows, D, x1, w.norm2_w, w.norm2_b, h);
+        norm_again(rows, D, x1, moments, w.norm2_w, w.norm2_b, h);
       else
-        up_forward(rows, D, w, wt, mix + at, in + at, x1, h, u);
+        up_forward(rows, D, w, wt, mix + at, in + at, x1, h, u, moments);
       gemm(rows, 4 * D, D, dx + at, w.down_w, du);
       for (int i = 0; i < rows * 4 * D; i += VW) {
         vf value, slope;
@@ -352,7 +385,8 @@ inline void sequence_backward(const Shape& s, const float* weights, const float*
       gemm_transposed(4 * D, D, rows, du, h, g.up_w);
       add_column_sums(rows, 4 * D, du, g.up_b);
       gemm(rows, D, 4 * D, du, w.up_w, dh);
-      norm_backward(rows, D, x1, w.norm2_w, dh, dx + at, g.norm2_w, g.norm2_b, Into::add);
+      norm_backward(rows, D, x1, moments, w.norm2_w, dh, dx + at, g.norm2_w, g.norm2_b,
+                    Into::add);
       gemm_transposed(D, D, rows, dx + at, mix + at, g.out_w);
       add_column_sums(rows, D, dx + at, g.out_b);
       gemm(rows, D, D, dx + at, w.out_w, d_mix + at);
@@ -374,11 +408,16 @@ inline void sequence_backward(const Shape& s, const float* weights, const float*
     for (int t = 0; t < N; t += TILE) {
       const int rows = N - t < TILE ? N - t : TILE;
       const long at = long(t) * D;
-      norm_forward(rows, D, in + at, w.norm1_w, w.norm1_b, h);
+      float* moments = kept.moments ? kept.moments_at(l, 0, N, t) : own;
+      if (kept.moments)
+        norm_again(rows, D, in + at, moments, w.norm1_w, w.norm1_b, h);
+      else
+        norm_forward(rows, D, in + at, w.norm1_w, w.norm1_b, h, moments);
       gemm_transposed(3 * D, D, rows, d_qkv + 3 * at, h, g.qkv_w);
       add_column_sums(rows, 3 * D, d_qkv + 3 * at, g.qkv_b);
       gemm(rows, D, 3 * D, d_qkv + 3 * at, w.qkv_w, dh);
-      norm_backward(rows, D, in + at, w.norm1_w, dh, dx + at, g.norm1_w, g.norm1_b, Into::add);
+      norm_backward(rows, D, in + at, moments, w.norm1_w, dh, dx + at, g.norm1_w, g.norm1_b,
+                    Into::add);
     }
   }
   for (long from = 0; from < streams * stream; from += stream)  // positions

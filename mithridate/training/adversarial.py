@@ -167,11 +167,21 @@ class AdversarialTraining:
             draw = rng.child("memory").generator()
             which = draw.integers(0, len(self.memory) * self.config.tasks, batch - synthetic)
             rounds, rows = np.divmod(which, self.config.tasks)
-            parts += [
-                self.memory[r].select(slice(i, i + 1), length)
-                for r, i in zip(rounds.tolist(), rows.tolist(), strict=True)
-            ]
+            parts.append(self._remembered(rounds, rows, length))
         return Contexts.cat(parts)
+
+    def _remembered(
+        self, rounds: np.ndarray[Any, Any], rows: np.ndarray[Any, Any], length: int
+    ) -> Contexts:
+        """The contexts of these tasks (n,) in these rounds of the memory (n,), in this order."""
+        lived = Contexts.cat(
+            [
+                self.memory[r].select(torch.from_numpy(rows[rounds == r]), length)
+                for r in np.unique(rounds)
+            ]
+        )
+        by_round = np.argsort(rounds, kind="stable")
+        return lived.select(torch.from_numpy(np.argsort(by_round)), length)
 
     def _synthetic(self, n: int, length: int, rng: Rng) -> Contexts:
         """Pretraining contexts on fresh tasks, poisoned at random as the threats allow."""
