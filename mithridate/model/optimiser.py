@@ -42,7 +42,8 @@ class Optimiser:
             return self._step(loss, step, loss_limit)
 
     def _step(self, loss: Tensor, step: int, loss_limit: float) -> dict[str, float]:
-        self._adam.zero_grad(set_to_none=True)
+        for parameter in self._parameters:
+            parameter.grad = None
         value = loss.item()
         if not value <= loss_limit:  # NaN compares false
             raise TrainingDiverged(f"loss {value:.4g} at step {step + 1}")

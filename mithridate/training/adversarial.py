@@ -41,6 +41,7 @@ from mithridate.rollout import rollout
 from mithridate.scores import score, step_scores
 from mithridate.stage_config import AdversarialConfig
 from mithridate.tensor_files import misfit, part, prefixed, tensors_sha256
+from mithridate.training.ahead import made_ahead
 from mithridate.training.attack_files import KEPT, Part, as_used, write_cotrained
 from mithridate.training.fitness import check_start, try_out
 from mithridate.training.loop import Cadence, Values, Watcher
@@ -88,10 +89,13 @@ class AdversarialTraining:
         game = step >= self.config.synthetic.rounds
         values = self._play(step) if game else {}
         rng = self.rng.child("round", step)
-        for i in range(self.config.iterations):
-            update = step * self.config.iterations + i
-            contexts = self._batch(update, game, rng.child("batch", i))
-            values |= self.optimiser.step(self.model.loss(contexts), update, self.loss_limit)
+        first, count = step * self.config.iterations, self.config.iterations
+
+        def batch(i: int) -> Contexts:
+            return self._batch(first + i, game, rng.child("batch", i))
+
+        for i, contexts in enumerate(made_ahead(batch, count, self.model.in_kernels)):
+            values |= self.optimiser.step(self.model.loss(contexts), first + i, self.loss_limit)
         if game and step + 1 < self.rounds:  # those of the last round are kept
             self._renew(step)
         return values
