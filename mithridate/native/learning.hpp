@@ -11,6 +11,15 @@
 
 namespace mithridate::MITHRIDATE_ISA {
 
+// Where group g of `groups` begins among `count` things. The last groups have one each, if there are
+// enough: whoever is late, for other work on its core, is then not waited for long.
+inline long group_begin(long g, long groups, long count) {
+  constexpr long SINGLES = GROUPS / 4;
+  if (groups < GROUPS) return g;
+  const long many = groups - SINGLES;
+  return g <= many ? g * (count - SINGLES) / many : count - (groups - g);
+}
+
 // A sum of gradients over `count` things: each group has a part of them and a sum of its own, which
 // `add(group, i, sum)` adds to. All sums have `size` floats, a multiple of VW.
 template <class Add>
@@ -20,7 +29,8 @@ void sum_by_groups(int threads, long count, long size, float* total, Add add) {
   parallel_for(threads, groups, [&](long g) {
     const FlushTiny guard;
     std::memset(partial + g * size, 0, sizeof(float) * size);
-    for (long i = g * count / groups; i < (g + 1) * count / groups; ++i)
+    const long end = group_begin(g + 1, groups, count);
+    for (long i = group_begin(g, groups, count); i < end; ++i)
       add(int(g), i, partial + g * size);
   });
   constexpr long STRETCH = 8192;
