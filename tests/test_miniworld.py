@@ -353,7 +353,7 @@ def test_everything_but_pictures_works_without_the_extra():
     done = run(NO_PICTURES)
     assert done.returncode == 0, done.stderr
     assert done.stdout == (
-        "Miniworld's frames need the miniworld package: pip install 'mithridate[miniworld]'\n"
+        "a frame of Miniworld needs the miniworld package: pip install 'mithridate[miniworld]'\n"
     )
 
 

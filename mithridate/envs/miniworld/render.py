@@ -29,9 +29,9 @@ SIDE = 25
 """Of a frame."""
 BLOCK = 256
 """Frames that are resized at once."""
-EXTRA = "Miniworld's frames need the miniworld package: pip install 'mithridate[miniworld]'"
+EXTRA = "a frame of Miniworld needs the miniworld package: pip install 'mithridate[miniworld]'"
 SYSTEM = (
-    "Miniworld's frames need OpenGL (EGL); on Debian: "
+    "a frame of Miniworld needs OpenGL (EGL); on Debian: "
     "apt-get install libegl1 libgl1 libglu1-mesa libfreetype6"
 )
 
