@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
@@ -142,6 +143,15 @@ def test_the_camera_sees_75_degrees(stock):
     for colour, elsewhere in ((red, slice(13, None)), (green, slice(None, 12))):
         assert 0.2 < colour.any((1, 2)).mean() < 0.9
         assert not colour[:, :, elsewhere].any()
+
+
+@pytest.mark.gl
+def test_another_thread_is_refused(stock):
+    """OpenGL would give it what is in the buffer."""
+    renderer, poses = Renderer(), some_poses(2)
+    renderer.frames(poses)
+    with ThreadPoolExecutor(1) as pool, pytest.raises(UserError, match="in the thread that"):
+        pool.submit(renderer.frames, poses).result()
 
 
 # What is kept ----------------------------------------------------------------------------------

@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import io
 import os
+import threading
 from ctypes import POINTER
 from functools import cache
 from importlib import import_module
@@ -122,11 +123,14 @@ class Renderer:
     def __init__(self) -> None:
         self._world = world()
         self._gl = package().gl
+        self._thread = threading.get_ident()
         self._list = int(self._gl.glGenLists(1))
         self._pixels = np.empty((BLOCK, HEIGHT, WIDTH, 3), dtype=np.uint8)
 
     def frames(self, poses: Tensor) -> Array:
         """(N, 25, 25, 3) uint8 of poses (N,). Those of a layout belong one after the other."""
+        if threading.get_ident() != self._thread:  # OpenGL would show something else
+            raise UserError("frames must be drawn in the thread that drew the first one")
         out = np.empty((len(poses), SIDE, SIDE, 3), dtype=np.uint8)
         layouts = room.layouts_of(poses).tolist()
         boxes = room.layout(room.layouts_of(poses))[0].numpy()
