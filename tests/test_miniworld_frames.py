@@ -1,8 +1,10 @@
 """Miniworld's frames, held against the package's own, and what is kept of them."""
 
+import os
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
+from importlib.util import find_spec
 
 import numpy as np
 import pytest
@@ -12,12 +14,13 @@ from mithridate.agents.in_context import InContextAgent
 from mithridate.agents.single_task import Solo, as_agent
 from mithridate.config import ModelConfig
 from mithridate.envs import make_env
-from mithridate.envs.miniworld import bank, frames, room
+from mithridate.envs.miniworld import bank, frames, rays, room
 from mithridate.envs.miniworld.frames import Frames
 from mithridate.envs.miniworld.render import SIDE, Renderer, world
 from mithridate.envs.miniworld.resize import matrix, resized
 from mithridate.errors import UserError
 from mithridate.model.layouts import make_model
+from mithridate.native import kernels
 from mithridate.registry import AGENTS
 from mithridate.rng import Rng
 from mithridate.rollout import rollout
@@ -81,6 +84,19 @@ def test_frames_are_the_packages(stock):
     assert difference.mean() < 2.0, "the standard that any renderer is held to"
     assert difference.mean() < 0.3 and difference.max() <= 2.0, "this one rounds, and no more"
     assert len({frame.tobytes() for frame in mine}) > 990
+
+
+@pytest.mark.gl
+def test_rays_show_what_the_package_draws(stock):
+    if kernels() is None:
+        pytest.skip("needs the native kernels")
+    middle = (room.layout(torch.arange(40))[0][:, 1] / room.UNIT).long()  # inside a distractor
+    inside = room.poses(torch.arange(40), middle, torch.arange(40) % room.HEADINGS)
+    poses = torch.cat([some_poses(1000), inside]).sort().values
+    theirs = np.stack([shrunk(drawn_by(stock, pose)) for pose in poses])
+    difference = np.abs(rays.frames(poses) - theirs)
+    assert difference.mean() < 0.5 and difference.mean((1, 2, 3)).max() < 1.0
+    assert np.quantile(difference, 0.99) < 2.0
 
 
 @pytest.mark.gl
@@ -356,14 +372,18 @@ from mithridate.errors import UserError
 from mithridate.rng import Rng
 env = make_env("miniworld")
 try:
-    env.spec.observation.look(env.sample_tasks(1, Rng(0)).start)
+    seen = env.spec.observation.look(env.sample_tasks(1, Rng(0)).start)
+    print(len(seen["image"].unique()) > 20)
 except UserError as error:
     print(error)
 """
 
 
-def run(code):
-    return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120)
+def run(code, kernels="reference"):
+    environment = {**os.environ, "MITHRIDATE_KERNELS": kernels}
+    return subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=120, env=environment
+    )
 
 
 def test_without_gl_one_line_names_the_packages():
@@ -372,6 +392,21 @@ def test_without_gl_one_line_names_the_packages():
     assert done.returncode == 0, done.stderr
     said = done.stdout.splitlines()
     assert len(said) == 1 and "libegl1 libgl1 libglu1-mesa libfreetype6" in said[0]
+
+
+def test_rays_need_no_gl():
+    if kernels() is None or find_spec("miniworld") is None:
+        pytest.skip("needs the native kernels and the miniworld package")
+    assert run(NO_GL, "native").stdout == "True\n"
+
+
+def test_textures_have_all_their_levels():
+    texels = np.arange(12 * 12 * 3).reshape(12, 12, 3) % 251
+    found = rays.levels(texels)
+    assert found.shape == (12**2 + 6**2 + 3**2 + 1, 4) and not found[:, 3].any()
+    np.testing.assert_array_equal(found[:144, :3], texels.reshape(-1, 3))
+    (a, b), (c, d) = texels[:2, :2]
+    np.testing.assert_array_equal(found[144, :3], ((a + b + 1) // 2 + (c + d + 1) // 2 + 1) // 2)
 
 
 @pytest.mark.gl

@@ -16,7 +16,8 @@ is a view (`observations.Views`). So dynamics, rewards, attacks and the oracle n
 nor the Miniworld package, and trajectories and contexts are small. How a model gets frames:
 
 - `spec.observation.look(numbers)` gives {"image": (N, 25, 25, 3) uint8, "heading": (N, 2) float32}
-  for numbers (N,). It renders what it has not got yet (`frames.py`, `render.py`).
+  for numbers (N,). It draws what it has not got yet (`frames.py`): by the native ray-caster
+  (`rays.py`), or, without kernels, by the package (`render.py`).
 - `contexts.banked()` gives contexts with a bank of the numbers that are in them, each once, and
   places in it: a batch's distinct frames are fetched, and embedded, once. `ObservationEmbedding`
   takes numbers, or what `look` gives.

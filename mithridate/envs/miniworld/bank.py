@@ -1,11 +1,11 @@
 """Frames on disk, so that they are rendered once on a machine.
 
 A bank is kept in parts, one file each, named by a digest of what it is of: the poses, the
-package's version, and FORMAT. A part is believed only if it is sealed and holds these poses; any
-other file is made anew. Parts are written as a whole or not at all; after an interruption those
-that were finished are there. The directory is `MITHRIDATE_CACHE`, or else `mithridate` in the
-user's cache; where it cannot be written, nothing is kept. When there is more than LIMIT, parts that
-were not used for longest go.
+package's version, who draws (the kernels or OpenGL), and FORMAT. A part is believed only if it is
+sealed and holds these poses; any other file is made anew. Parts are written as a whole or not at
+all; after an interruption those that were finished are there. The directory is `MITHRIDATE_CACHE`,
+or else `mithridate` in the user's cache; where it cannot be written, nothing is kept. When there is
+more than LIMIT, parts that were not used for longest go.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ from torch import Tensor
 from mithridate.envs.miniworld.render import SIDE
 from mithridate.errors import UserError
 from mithridate.files import make_directory
+from mithridate.native import kernels
 from mithridate.tensor_files import read_tensors, sealed, write_sealed
 from mithridate.versions import installed
 
@@ -77,7 +78,8 @@ def _writable() -> Path | None:
 
 
 def _digest(poses: Array) -> str:
-    what = f"{FORMAT} {installed('miniworld') or 'none'} {len(poses)} ".encode()
+    by = "OpenGL" if kernels() is None else "kernels"
+    what = f"{FORMAT} {installed('miniworld') or 'none'} {by} {len(poses)} ".encode()
     return hashlib.sha256(what + np.ascontiguousarray(poses).tobytes()).hexdigest()[:32]
 
 

@@ -13,9 +13,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from mithridate.envs.miniworld import bank, room
+from mithridate.envs.miniworld import bank, rays, room
 from mithridate.envs.miniworld.render import SIDE, Renderer
 from mithridate.errors import UserError
+from mithridate.native import kernels
 from mithridate.observations import Array as Seen
 from mithridate.sizes import require
 
@@ -29,8 +30,11 @@ _renderer: Renderer | None = None
 
 
 def rendered(poses: Tensor) -> Array:
-    """Frames of poses in ascending order, by the one renderer of this process."""
+    """Frames of poses in ascending order: by the kernels, or else by the one renderer of this
+    process."""
     global _renderer
+    if kernels() is not None:
+        return rays.frames(poses)
     if _renderer is None:
         _renderer = Renderer()
     return _renderer.frames(poses)
