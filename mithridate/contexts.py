@@ -3,7 +3,8 @@
 Where states have numbers, a context has these. Other observations are kept once each, in a bank of
 frames that all contexts of a batch share, and a context has their places in it; so an image takes
 its bytes once, although it is where one transition ended, where the next began, and what is asked
-about.
+about. Views (`observations.py`) have numbers of their own, and contexts have these; `banked` puts
+each that they have into a bank, once.
 """
 
 from __future__ import annotations
@@ -62,11 +63,13 @@ class Contexts:
         some = {k: t[rows, : length + (k in LONGER)] for k, t in self._by_task().items()}
         if self.bank is None:
             return Contexts(**some)
-        asked = {name: some[name] for name in PLACES}
-        used, places = torch.cat([t.flatten() for t in asked.values()]).unique(return_inverse=True)  # type: ignore[no-untyped-call]
-        split = places.split([t.numel() for t in asked.values()])
-        some |= {k: p.view(t.shape) for (k, t), p in zip(asked.items(), split, strict=True)}
-        return Contexts(**some, bank=each(self.bank, lambda frames: frames[used]))
+        used, places = _distinct(some)
+        return Contexts(**some | places, bank=each(self.bank, lambda frames: frames[used]))
+
+    def banked(self) -> Contexts:
+        """The same with a bank of the numbers that they have, each once, and places in it."""
+        numbers, places = _distinct(self._by_task())
+        return replace(self, **places, bank=numbers)
 
     @classmethod
     def of(cls, tensors: Mapping[str, Tensor], batch: int, length: int) -> Contexts:
@@ -95,6 +98,15 @@ class Contexts:
         names = parts[0]._by_task()
         joined = {k: torch.cat([p._by_task()[k] for p in parts]) for k in names}
         return cls(**joined, bank=join([p.bank for p in parts]))
+
+
+def _distinct(tensors: Mapping[str, Tensor]) -> tuple[Tensor, dict[str, Tensor]]:
+    """What there is in `states`, `next_states` and `queries`, each once, and where each is in
+    that."""
+    asked = {name: tensors[name] for name in PLACES}
+    used, places = torch.cat([t.flatten() for t in asked.values()]).unique(return_inverse=True)  # type: ignore[no-untyped-call]
+    split = places.split([t.numel() for t in asked.values()])
+    return used, {k: p.view(t.shape) for (k, t), p in zip(asked.items(), split, strict=True)}
 
 
 def _shifted(parts: Sequence[Contexts]) -> list[Contexts]:

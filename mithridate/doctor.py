@@ -12,7 +12,10 @@ from mithridate.model.weights import zoo_names
 from mithridate.native import description, kernels
 from mithridate.versions import installed, versions
 
-EXTRAS = {"bench": ("transformers",), "ray": ("ray",), "tensorboard": ("tensorboard",)}
+EXTRAS = {
+    "bench": ("transformers",), "miniworld": ("miniworld",), "ray": ("ray",),
+    "tensorboard": ("tensorboard",),
+}  # fmt: skip
 """Each extra and the packages that it brings."""
 
 

@@ -1,9 +1,10 @@
-"""What agents see of a state: nothing, the number of a state, an array, or several by name."""
+"""What agents see of a state: nothing, the number of a state, an array, several by name, or a view:
+a number for which arrays can be had."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -30,7 +31,18 @@ class Array:
     dtype: torch.dtype = torch.float32
 
 
-ObservationSpec = States | Array | Mapping[str, Array] | None
+@dataclass(frozen=True)
+class Views:
+    """Observations are the numbers of views, int64, one for each task. What a view shows is fetched
+    when somebody looks: the same number always shows the same, and says nothing by itself."""
+
+    parts: Mapping[str, Array]
+    """What a view shows, by name."""
+    look: Callable[[Tensor], dict[str, Tensor]] = field(compare=False, repr=False)
+    """The arrays (N, ...) of views (N,), by name."""
+
+
+ObservationSpec = States | Array | Mapping[str, Array] | Views | None
 """What an environment's observations are; None if there is nothing to observe."""
 
 
@@ -38,6 +50,8 @@ def parts(spec: ObservationSpec) -> dict[str, Array]:
     """The arrays of an observation by name; one without a name is ''."""
     if isinstance(spec, Array):
         return {"": spec}
+    if isinstance(spec, Views):
+        return dict(spec.parts)
     return dict(spec) if isinstance(spec, Mapping) else {}
 
 
@@ -51,7 +65,7 @@ def describe(spec: ObservationSpec) -> str:
         f"{name} {part.shape} {str(part.dtype).removeprefix('torch.')}".strip()
         for name, part in sorted(parts(spec).items())
     ]
-    return f"observations {', '.join(kinds)}"
+    return f"{'views' if isinstance(spec, Views) else 'observations'} {', '.join(kinds)}"
 
 
 def fits(observation: Any, spec: ObservationSpec, batch: int) -> bool:
@@ -63,7 +77,7 @@ def fits(observation: Any, spec: ObservationSpec, batch: int) -> bool:
 
     if spec is None:
         return observation is None
-    if isinstance(spec, States):
+    if isinstance(spec, States | Views):
         return is_(observation, (), torch.int64)
     if isinstance(spec, Array):
         return is_(observation, spec.shape, spec.dtype)
@@ -72,6 +86,13 @@ def fits(observation: Any, spec: ObservationSpec, batch: int) -> bool:
         and observation.keys() == spec.keys()
         and all(is_(observation[name], part.shape, part.dtype) for name, part in spec.items())
     )
+
+
+def looked_at(observation: Observation, spec: ObservationSpec) -> Observation:
+    """What it shows, if it is views' numbers; else what it is."""
+    if isinstance(spec, Views) and isinstance(observation, Tensor):
+        return spec.look(observation)
+    return observation
 
 
 def own(observation: Any) -> Any:

@@ -370,12 +370,31 @@ def test_repeated_tasks_are_cut_and_joined(env):
         copies.repeat(2)
 
 
+class Halfway:
+    """Takes the best action or any, with equal probability: it earns something everywhere, and its
+    episodes differ."""
+
+    def reveal(self, secrets):
+        self.secrets = secrets
+
+    def reset(self, spec, batch, rng):
+        self.rng, self.actions = rng, spec.n_actions
+
+    def act(self, obs):
+        u, which = self.rng.uniform(2).unbind(1)
+        best = self.secrets.env.optimal_action(self.secrets.tasks, self.secrets.state)
+        return torch.where(u < 0.5, best, (which * self.actions).long())
+
+    def observe(self, obs, actions, rewards, next_obs):
+        pass
+
+
 def test_an_attacker_learns_from_all_episodes_of_a_task(env, attacker):
     """By the gradient of one update, a tenth of which is Adam's first moment after it. (Adam itself
     makes much of rounding where there is nothing to learn.)"""
     if not forgets(attacker) or repeats(attacker):
         pytest.skip("has no gradient for single tasks")
-    tasks, agent = env.sample_tasks(4, Rng(0)), AGENTS.create("uniform")
+    tasks, agent = env.sample_tasks(4, Rng(0)), Halfway()
 
     def moment(some, lived):
         new = ATTACKERS.create(attacker.registered_name, budget=1.0, iterations=1)

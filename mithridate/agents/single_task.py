@@ -19,7 +19,7 @@ from torch import Tensor
 from mithridate.capabilities import is_episodic
 from mithridate.config import LARGE
 from mithridate.errors import UserError, shown
-from mithridate.observations import Array
+from mithridate.observations import Array, Views, looked_at, parts
 from mithridate.rng import Rng, TaskStreams
 from mithridate.types import Agent, EnvSpec, Observation
 from mithridate.users_code import blaming, described, last_line
@@ -71,12 +71,13 @@ class SingleTaskAgents:
 
     def reset(self, spec: EnvSpec, batch: int, rng: TaskStreams) -> None:
         self._device = rng.device
-        self._n_actions = spec.n_actions
+        self._n_actions, self._observation = spec.n_actions, spec.observation
         self._agents = [self._make() for _ in range(batch)]
         for agent in self._agents:
             agent.reset(*[spec.n_actions] * self._counts)
 
     def act(self, obs: Observation) -> Tensor:
+        obs = looked_at(obs, self._observation)
         name = f"agent {type(self.wraps).__name__}: act() must return"
         actions = [
             checked_action(agent.act(_row(obs, i)), self._n_actions, name)
@@ -87,6 +88,7 @@ class SingleTaskAgents:
     def observe(
         self, obs: Observation, actions: Tensor, rewards: Tensor, next_obs: Observation
     ) -> None:
+        obs, next_obs = (looked_at(o, self._observation) for o in (obs, next_obs))
         pairs = zip(self._agents, actions.tolist(), rewards.tolist(), strict=True)
         for i, (agent, action, reward) in enumerate(pairs):
             agent.observe(_row(obs, i), action, reward, _row(next_obs, i))
@@ -195,13 +197,11 @@ def _batch_of_one(obs: Any, spec: EnvSpec, name: str) -> Observation:
         return None
     if spec.n_states is not None:
         return torch.tensor([checked_action(obs, spec.n_states, f"{name}: it must be")])
-    if isinstance(spec.observation, Mapping):
-        if not isinstance(obs, Mapping) or obs.keys() != spec.observation.keys():
-            raise UserError(f"{name}: it must have the keys {', '.join(spec.observation)}")
-        return {
-            key: _array(obs[key], part, f"{name}['{key}']")
-            for key, part in spec.observation.items()
-        }
+    if isinstance(spec.observation, Mapping | Views):
+        known = parts(spec.observation)
+        if not isinstance(obs, Mapping) or obs.keys() != known.keys():
+            raise UserError(f"{name}: it must have the keys {', '.join(known)}")
+        return {key: _array(obs[key], part, f"{name}['{key}']") for key, part in known.items()}
     assert isinstance(spec.observation, Array)
     return _array(obs, spec.observation, name)
 

@@ -9,6 +9,7 @@ from mithridate.attackers import gaussian as gaussian
 from mithridate.attackers import literature as literature
 from mithridate.attackers import search as search
 from mithridate.attackers import structured_arms as structured_arms
+from mithridate.attackers import structured_boxes as structured_boxes
 from mithridate.attackers import structured_rooms as structured_rooms
 from mithridate.attackers import tabular as tabular
 from mithridate.attackers import uniform as uniform

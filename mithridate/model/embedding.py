@@ -1,7 +1,7 @@
 """What a model sees of observations that are not the numbers of states: a vector for each.
 
 An image goes through two convolutions with stride 2, any other array through one hidden layer; the
-parts of a dict are embedded each for itself and added.
+parts of a dict are embedded each for itself and added. Views are looked at first, each once.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import math
 import torch
 from torch import Tensor, nn
 
-from mithridate.observations import Array, Observation, ObservationSpec, parts
+from mithridate.observations import Array, Observation, ObservationSpec, Views, parts
 
 CHANNELS = (16, 32)
 """Of the two convolutions."""
@@ -23,10 +23,14 @@ class ObservationEmbedding(nn.Module):
     def __init__(self, spec: ObservationSpec, width: int) -> None:
         super().__init__()
         self.names = sorted(parts(spec))
+        self.views = spec if isinstance(spec, Views) else None
         self.parts = nn.ModuleList([_part(parts(spec)[name], width) for name in self.names])
 
     def forward(self, observation: Observation) -> Tensor:
         assert observation is not None
+        if self.views is not None and isinstance(observation, Tensor):
+            numbers, places = observation.unique(return_inverse=True)  # type: ignore[no-untyped-call]
+            return self(self.views.look(numbers))[places]  # type: ignore[no-any-return]
         named = {"": observation} if isinstance(observation, Tensor) else observation
         vectors = [part(named[name]) for name, part in zip(self.names, self.parts, strict=True)]
         return torch.stack(vectors).sum(0)

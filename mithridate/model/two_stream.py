@@ -21,7 +21,7 @@ from mithridate.model.embedding import ObservationEmbedding
 from mithridate.model.player import NativePlayer
 from mithridate.model.player import Rows as TokenRows
 from mithridate.model.transformer import Transformer
-from mithridate.observations import join
+from mithridate.observations import Views, join
 from mithridate.types import Contexts, EnvSpec, Observation, Transition
 
 
@@ -63,7 +63,7 @@ class TwoStreamModel(ContextModel):
 
     def tokens(self, contexts: Contexts) -> Tensor:
         """What the transformer reads, context and queries: (B, 2 (T + 1), D)."""
-        c = contexts
+        c = contexts.banked() if isinstance(self.observation, Views) else contexts
         assert c.states is not None and c.next_states is not None and c.queries is not None
         rows = self.rows(c.bank)
         tokens = self.encode(c.states, c.actions, c.rewards, c.next_states, rows)  # (B, T, D)

@@ -6,6 +6,7 @@
 #include <nanobind/stl/vector.h>
 
 #include <algorithm>
+#include <cmath>
 #include <list>
 #include <optional>
 #include <stdexcept>
@@ -14,6 +15,7 @@
 
 #include "kernels.hpp"
 #include "pool.hpp"
+#include "raycast.hpp"
 #include "trimmed.hpp"
 
 namespace nb = nanobind;
@@ -33,6 +35,8 @@ using Array = nb::ndarray<float, nb::c_contig, nb::device::cpu>;
 using Numbers = nb::ndarray<int64_t, nb::c_contig, nb::device::cpu>;
 using Places = nb::ndarray<int32_t, nb::c_contig, nb::device::cpu>;
 using Flags = nb::ndarray<bool, nb::c_contig, nb::device::cpu>;
+using Doubles = nb::ndarray<double, nb::c_contig, nb::device::cpu>;
+using Bytes = nb::ndarray<uint8_t, nb::c_contig, nb::device::cpu>;
 
 namespace {
 
@@ -113,6 +117,33 @@ void insert_sorted(const Array& sorted, const Numbers& actions, const Array& rew
   const long blocks = (long(batch) + BLOCK - 1) / BLOCK;
   mithridate::parallel_for(threads, blocks, [&](long i) {
     for (long b = i * BLOCK; b < std::min(long(batch), (i + 1) * BLOCK); ++b) trimmed.insert(b);
+  });
+}
+
+void room_frames(const Doubles& cameras, const Doubles& boxes, const std::vector<Array>& textures,
+                 const std::vector<long>& sizes, const Array& rows, const Array& columns,
+                 const Bytes& out, int threads) {
+  using mithridate::Raycast;
+  const size_t count = cameras.size() / 4;
+  expect(cameras, count * 4, "cameras"), expect(boxes, count * 8, "boxes");
+  expect(rows, Raycast::SIDE * Raycast::HEIGHT, "rows");
+  expect(columns, Raycast::SIDE * Raycast::WIDTH, "columns");
+  expect(out, count * Raycast::SIDE * Raycast::SIDE * 3, "out");
+  if (textures.size() != 3 || sizes.size() != 3)
+    throw std::invalid_argument("there must be three textures");
+  Raycast raycast{cameras.data(), boxes.data(), {}, {}, rows.data(), columns.data(), out.data()};
+  for (int k = 0; k < 3; ++k) {
+    if (sizes[k] < 1 || sizes[k] > 4096) throw std::invalid_argument("no such size of a texture");
+    expect(textures[k], 4 * Raycast::texels(sizes[k]), "a texture");
+    raycast.textures[k] = textures[k].data(), raycast.sizes[k] = sizes[k];
+  }
+  for (size_t i = 0; i < 4 * count; ++i)
+    if (!(std::abs(cameras.data()[i]) < 1e3)) throw std::invalid_argument("no such place");
+  nb::gil_scoped_release release;
+  constexpr long BLOCK = 16;
+  const long blocks = (long(count) + BLOCK - 1) / BLOCK;
+  mithridate::parallel_for(threads, blocks, [&](long i) {
+    for (long n = i * BLOCK; n < std::min(long(count), (i + 1) * BLOCK); ++n) raycast.frame(n);
   });
 }
 
@@ -658,6 +689,7 @@ NB_MODULE(_kernels, m) {
     return active->multiply_add(rounds, threads);
   });
   m.def("insert_sorted", &insert_sorted);
+  m.def("room_frames", &room_frames);
   m.def("attention_forward", &attention_forward);
   m.def("attention_backward", &attention_backward);
   m.def("cross_entropy", &cross_entropy);
