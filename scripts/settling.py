@@ -2,6 +2,7 @@
 
     python scripts/settling.py bandit ts --kind steady --seed 3
     python scripts/settling.py darkroom2 dpt-darkroom2-s0 --kind steady --tasks 40
+    python scripts/settling.py bandit ts --kind search --after steady    begin with what those found
 
 Attackers are trained as `mithridate attack` trains them, and kept as they were after every round.
 All of them are measured on one luck, which says what the best round was; that round and the last
@@ -11,6 +12,7 @@ one are measured on another. With arms it also says where the best arm's offset 
 from __future__ import annotations
 
 import argparse
+import tempfile
 from typing import Any
 
 import torch
@@ -26,7 +28,7 @@ from mithridate.rng import Rng
 from mithridate.scores import step_scores
 from mithridate.settings import resolve
 from mithridate.stage_config import AttackConfig, EvaluateConfig
-from mithridate.training.attack import AttackTraining
+from mithridate.training.attack import AttackTraining, LearnedAttack, attack
 
 
 def totals(training: AttackTraining, attacker: Any, luck: str, repeats: int) -> Tensor:
@@ -51,6 +53,7 @@ def main() -> None:
     parser.add_argument("target")
     parser.add_argument("--kind", default="steady")
     parser.add_argument("--rounds", type=int)
+    parser.add_argument("--after", help="the kind whose attackers these begin with")
     parser.add_argument("--tasks", type=int, default=200)
     parser.add_argument("--seed", type=int, default=3)
     parser.add_argument(
@@ -60,15 +63,22 @@ def main() -> None:
     told = parser.parse_args()
     console = Console(stderr=True)
     env = make_env(told.env)
-    kind = fitting(told.kind, env.spec)
     evaluation = resolve(EvaluateConfig, "evaluate", told.env)
-    config = resolve(
-        AttackConfig, "attack", told.env, "laptop", told.set, target=told.target, tasks=told.tasks,
-        seed=told.seed, attacker=kind.attacker_in(env.spec),
-        rounds=told.rounds or kind.rounds(evaluation),
-    )  # fmt: skip
+
+    def config_of(name: str, rounds: int | None = None) -> AttackConfig:
+        kind = fitting(name, env.spec)
+        return resolve(
+            AttackConfig, "attack", told.env, "laptop", told.set, target=told.target,
+            tasks=told.tasks, seed=told.seed, attacker=kind.attacker_in(env.spec),
+            rounds=rounds or kind.rounds(evaluation),
+        )  # fmt: skip
+
+    config, start = config_of(told.kind, told.rounds), None
     torch.set_num_threads(config.threads)
-    training = AttackTraining(config)
+    if told.after is not None:
+        with tempfile.TemporaryDirectory() as folder:
+            start = LearnedAttack(attack(config_of(told.after), folder))
+    training = AttackTraining(config, start=start)
     kept = []
     for step in track(range(config.rounds), "learning", console=console):
         training.step(step)
