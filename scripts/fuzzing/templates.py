@@ -136,7 +136,7 @@ def _partial_graphs(root: Path) -> None:
     for name in ("bandit_main", "darkroom2_main"):
         planned = plan(RECIPES[name], "smoke", 1, 0, few)
         cells = [stage for stage in planned.cells
-                 if stage.label.startswith(("TS / learned(TS)", "NPG / none"))][:1]  # fmt: skip
+                 if stage.label.startswith(("TS / paper(TS)", "NPG / none"))][:1]  # fmt: skip
         pictures = [p for p in planned.pictures if "victim" not in p.inputs][:1]
         stages = in_order([*cells, *pictures])
         run_graph(stages, store)
