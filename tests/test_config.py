@@ -122,7 +122,9 @@ def test_every_field_is_read_by_somebody(monkeypatch, tmp_path):
         EvaluateConfig, "evaluate", "bandit", "smoke", ["threads=1", "adaptive_rounds=1"],
         attackers=("none", *Bandit.attacks, *(f"{kind}(ts)" for kind in kinds)),
     )  # fmt: skip
-    rooms = ("npg", "q_learning")
+    boxes = resolve(EvaluateConfig, "evaluate", "miniworld", "smoke", ["env.horizon=5"], tasks=2)
+    evaluate_config(boxes, ["ppo(episodes=1)"])
+    rooms = ("npg", "q_learning", "ppo")
     linear = ("linucb", "crlinucb", "lin_ts", "mixture_linucb", "mixture_lin_ts")
     features = resolve(EvaluateConfig, "evaluate", "linear_bandit", "smoke", tasks=3)
     evaluate_config(features, [*linear, "posterior_oracle"])
