@@ -289,6 +289,11 @@ def test_networks_that_do_not_fit_into_memory_are_refused(env):
         trained(env, env.sample_tasks(2, Rng(0)), width=2_000_000_000)
 
 
+def test_it_says_so_if_it_diverges(env):
+    with pytest.raises(UserError, match="not finite; choose a smaller learning_rate"):
+        trained(env, env.sample_tasks(2, Rng(0)), learning_rate=1e6, episodes=8)
+
+
 def test_it_acts_in_a_loop_of_ones_own(env):
     solo = Solo(AGENTS.create("ppo", **FEW), env.spec)
     tasks = env.sample_tasks(1, Rng(0))

@@ -97,6 +97,8 @@ class PPO:
 
     def act(self, obs: Observation) -> Tensor:
         logits, uniform = self.logits(obs), self._rng.uniform()
+        if not torch.isfinite(logits).all():
+            raise UserError("ppo: what it learned is not finite; choose a smaller learning_rate")
         if self.config.greedy and not self._learning:
             return argmax_random_ties(logits, uniform)
         return sample(logits, uniform)
