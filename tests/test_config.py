@@ -1,5 +1,6 @@
 import pytest
 from pydantic import BaseModel
+from ring import Ring
 
 from mithridate import config, stage_config
 from mithridate.capabilities import learns
@@ -10,6 +11,8 @@ from mithridate.envs.darkroom import Darkroom
 from mithridate.errors import UserError
 from mithridate.evaluation.crossplay import evaluate_config
 from mithridate.registry import AGENTS, ATTACKERS, ENVS
+from mithridate.rng import Rng
+from mithridate.rollout import rollout
 from mithridate.settings import parse, resolve
 from mithridate.stage_config import (
     AdversarialConfig,
@@ -122,7 +125,9 @@ def test_every_field_is_read_by_somebody(monkeypatch, tmp_path):
         EvaluateConfig, "evaluate", "bandit", "smoke", ["threads=1", "adaptive_rounds=1"],
         attackers=("none", *Bandit.attacks, *(f"{kind}(ts)" for kind in kinds)),
     )  # fmt: skip
-    rooms = ("npg", "q_learning")
+    ring = Ring()
+    rollout(ring, ring.sample_tasks(2, Rng(0)), AGENTS.create("ppo", episodes=1), rng=Rng(0))
+    rooms = ("npg", "q_learning", "ppo")
     linear = ("linucb", "crlinucb", "lin_ts", "mixture_linucb", "mixture_lin_ts")
     features = resolve(EvaluateConfig, "evaluate", "linear_bandit", "smoke", tasks=3)
     evaluate_config(features, [*linear, "posterior_oracle"])

@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from ring import Ring
 
 from mithridate.agents.in_context import InContextAgent
 from mithridate.capabilities import forgets, learns, repeats
@@ -77,6 +78,7 @@ def attacker(request, env):
 
 def test_everybody_fits_somewhere():
     envs = [env_of(resolve(EvaluateConfig, "evaluate", n, "smoke").env) for n in ENVS.names()]
+    envs.append(Ring())  # has images where nobody can draw Miniworld's
     for name in AGENTS.names():
         assert any(fits(env, make_agent(name, env)) for env in envs), name
     for name in ATTACKERS.names():

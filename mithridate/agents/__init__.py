@@ -8,5 +8,6 @@ from mithridate.agents import mixture_linear as mixture_linear
 from mithridate.agents import npg as npg
 from mithridate.agents import oracle as oracle
 from mithridate.agents import posterior_oracle as posterior_oracle
+from mithridate.agents import ppo as ppo
 from mithridate.agents import q_learning as q_learning
 from mithridate.agents import robust_bandits as robust_bandits
