@@ -22,9 +22,8 @@ nor the Miniworld package, and trajectories and contexts are small. How a model 
   places in it: a batch's distinct frames are fetched, and embedded, once. `ObservationEmbedding`
   takes numbers, or what `look` gives.
 - A frame depends on layout and pose only, never on the goal. With few `layouts` in the
-  configuration, all frames of the contexts for pretraining can be made beforehand and are kept on
-  disk:
-  `env.frames.prepare(env.bank_poses())`.
+  configuration, all frames of the contexts for pretraining are made before a training's first step
+  and kept on disk (`env.prepare()`).
 
 A pose could be taken apart to learn the place; whoever does that sees more than the task gives.
 
@@ -36,6 +35,7 @@ and facing which box, or none", five keys, it could not.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, ClassVar, Literal
@@ -58,6 +58,9 @@ from mithridate.types import Contexts, EnvSpec, Metric, Poison, Tasks, Trajector
 BOXES = len(room.COLOURS)
 KEYS = 4 * BOXES
 PAPER_BUDGET = 5.0
+
+BANKED = 2**20
+"""Steps of walks whose frames are made beforehand, at most: 2 GB, if no pose recurs."""
 
 SMALL: dict[str, Any] = {"env": {"horizon": 40, "layouts": 8, "walks": 2}, "threads": 1}
 BANK: dict[str, Any] = {"env": {"layouts": 300}}
@@ -220,3 +223,9 @@ class Miniworld:
     def bank_poses(self) -> Tensor:
         """(N,): all poses that contexts for pretraining are made of."""
         return self._walks.poses()
+
+    def prepare(self, progress: Callable[[int, int], None] | None = None) -> None:
+        """Have all frames of contexts for pretraining at hand, if layouts are few; otherwise they
+        are made when they are needed."""
+        if self._walks.steps <= BANKED:
+            self.frames.prepare(self.bank_poses(), progress)
