@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 
-from mithridate.agents.in_context import InContextAgent
+from mithridate.agents.in_context import InContextAgent, load
 from mithridate.agents.single_task import Solo, as_agent
 from mithridate.config import ModelConfig
 from mithridate.envs import make_env
@@ -190,9 +190,11 @@ def counted(monkeypatch, tmp_path):
         return (mixed >> 7).astype(np.uint8).reshape(-1, SIDE, SIDE, 3)
 
     monkeypatch.setattr(frames, "rendered", render)
+    frames.shared.cache_clear()
     monkeypatch.setenv("MITHRIDATE_CACHE", str(tmp_path / "cache"))
     monkeypatch.setattr(bank, "PART", 40)
-    return made
+    yield made
+    frames.shared.cache_clear()
 
 
 def truth(poses):
@@ -420,6 +422,7 @@ def test_adversarial_training_resumes_bit_for_bit(counted, tmp_path):
     )
     few = ["env.horizon=12", "env.layouts=4", "batches.short_length=6", "tasks=6", "iterations=2"]
     few += ["evaluate_tasks=4", "final_tasks=4", "rounds=2", "synthetic.rounds=1"]
+    assert load(str(start)).model.embedding.views.look == make_env("miniworld").frames.look
     config = resolve(AdversarialConfig, "train", "miniworld", "smoke", few, start=str(start))
     whole = train_adversarially(config, tmp_path / "whole")
     with pytest.raises(Stop):

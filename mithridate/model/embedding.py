@@ -14,7 +14,16 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from mithridate.model.in_parts import in_parts
-from mithridate.observations import Array, Observation, ObservationSpec, Views, equal, own, parts
+from mithridate.observations import (
+    Array,
+    Observation,
+    ObservationSpec,
+    Views,
+    equal,
+    looked_at,
+    own,
+    parts,
+)
 
 SQUARE = 5
 """Side of a square, in pixels."""
@@ -81,7 +90,8 @@ class Remembered:
         new = [n for n in dict.fromkeys(wanted) if n not in self._place]
         if new:
             first, last = len(self._place), len(self._place) + len(new)
-            vectors: Tensor = self._embedding(numbers.new_tensor(new))
+            seen = looked_at(numbers.new_tensor(new), self._embedding.views)
+            vectors: Tensor = self._embedding(seen)
             if last > len(self._vectors):
                 kept, room = self._vectors[:first].to(vectors), max(last, 2 * first)
                 self._vectors = vectors.new_empty(room, vectors.shape[1])

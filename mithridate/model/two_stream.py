@@ -21,7 +21,7 @@ from mithridate.model.embedding import ObservationEmbedding, Remembered
 from mithridate.model.player import NativePlayer
 from mithridate.model.player import Rows as TokenRows
 from mithridate.model.transformer import Transformer
-from mithridate.observations import Views
+from mithridate.observations import Views, looked_at
 from mithridate.types import Contexts, EnvSpec, Observation, Transition
 
 
@@ -60,7 +60,7 @@ class TwoStreamModel(ContextModel):
         """What the transformer reads, context and queries: (B, 2 (T + 1), D)."""
         c = contexts.banked() if isinstance(self.observation, Views) else contexts
         assert c.states is not None and c.next_states is not None and c.queries is not None
-        rows = self.rows(c.bank)
+        rows = self.rows(looked_at(c.bank, self.observation))  # each frame is there once
         tokens = self.encode(c.states, c.actions, c.rewards, c.next_states, rows)  # (B, T, D)
         start = self.start.expand(len(tokens), 1, -1)
         return torch.cat([start, tokens, self.ask(c.queries, rows)], 1)

@@ -47,7 +47,7 @@ from torch import Tensor
 from mithridate.config import EnvConfig, Positive
 from mithridate.envs.darkroom_poison import RoomPoison
 from mithridate.envs.miniworld import room
-from mithridate.envs.miniworld.frames import SEEN, Frames
+from mithridate.envs.miniworld.frames import SEEN, shared
 from mithridate.envs.miniworld.walks import Library, contexts
 from mithridate.envs.presets import SMOKE_PRETRAIN, SMOKE_TRAIN
 from mithridate.observations import Views
@@ -63,7 +63,10 @@ BANKED = 2**20
 """Steps of walks whose frames are made beforehand, at most: 2 GB, if no pose recurs."""
 
 SMALL: dict[str, Any] = {"env": {"horizon": 40, "layouts": 8, "walks": 2}, "threads": 1}
-BANK: dict[str, Any] = {"env": {"layouts": 300}}
+BANK: dict[str, Any] = {
+    "env": {"layouts": 300},  # 178,608 frames: 335 MB in memory and on disk
+    "batches": {"short_batch": 128, "short_length": 64},
+}
 
 
 class MiniworldConfig(EnvConfig):
@@ -146,11 +149,22 @@ class Miniworld:
     peer = None
 
     presets: ClassVar[dict[str, dict[str, dict[str, Any]]]] = {
-        "pretrain": {"smoke": {**SMOKE_PRETRAIN, **SMALL}, "laptop": BANK},
+        "pretrain": {"smoke": {**SMOKE_PRETRAIN, **SMALL}, "laptop": {**BANK, "steps": 12_000}},
         "distill": {
             "smoke": {**SMOKE_PRETRAIN, **SMALL, "tasks": 32, "refresh_every": 10, "pool": 2},
         },
-        "train": {"smoke": {**SMOKE_TRAIN, **SMALL}, "laptop": BANK, "paper": {"rounds": 100}},
+        "train": {
+            "smoke": {**SMOKE_TRAIN, **SMALL},
+            "laptop": {
+                **BANK,
+                "temperature": 0.85,
+                "acts_at": 1.0,
+                "rounds": 100,
+                "renew": 0.02,
+                "synthetic": {"rounds": 60},
+            },
+            "paper": {"rounds": 100},
+        },
         "attack": {
             "smoke": {**SMALL, "tasks": 20, "rounds": 3},
             "laptop": {"rounds": 60},
@@ -165,7 +179,7 @@ class Miniworld:
 
     def __init__(self, config: MiniworldConfig | None = None) -> None:
         self.config = config or MiniworldConfig()
-        self.frames = Frames()
+        self.frames = shared()
         self.spec = EnvSpec(
             name="miniworld",
             n_actions=room.ACTIONS,
