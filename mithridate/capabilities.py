@@ -1,5 +1,5 @@
-"""What some agents and attackers can do besides: one protocol for each capability, and one function
-that says whether somebody has it.
+"""What some environments, agents and attackers can do besides: one protocol for each capability,
+and one function that says whether somebody has it.
 
 A capability is had whole or not at all. Who has a part of one is told what is missing, so that a
 misspelt method is not a capability that nobody notices.
@@ -7,12 +7,24 @@ misspelt method is not a capability that nobody notices.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, NamedTuple, Protocol, TypeGuard
 
 from torch import Tensor
 
 from mithridate.errors import UserError
-from mithridate.types import Agent, Attacker, Secrets, Trajectory
+from mithridate.types import Agent, Attacker, Env, Secrets, Trajectory
+
+# Environments ------------------------------------------------------------------------------------
+
+
+class PreparedEnv(Env, Protocol):
+    """Has work that is better done once, before the first step of a training."""
+
+    def prepare(self, progress: Callable[[int, int], None] | None = None) -> None:
+        """`progress` hears how much is done, and how much there is in all."""
+        ...
+
 
 # Agents ------------------------------------------------------------------------------------------
 
@@ -134,6 +146,10 @@ class RuleAttacker(Attacker, Protocol):
 
 
 # Who can what ------------------------------------------------------------------------------------
+
+
+def is_prepared(env: Any) -> TypeGuard[PreparedEnv]:
+    return _can(env, "prepare")
 
 
 def is_privileged(agent: Any) -> TypeGuard[PrivilegedAgent]:

@@ -54,6 +54,7 @@ class TrainingProgress:
         self._progress = progress or _progress()
         self._description = description
         self._evaluation = ""
+        self._preparation: TaskID | None = None
 
     def another(self, description: str) -> TrainingProgress:
         """A bar of its own for another run, below this one."""
@@ -65,6 +66,11 @@ class TrainingProgress:
 
     def __exit__(self, *error: object) -> None:
         self._progress.stop()
+
+    def prepared(self, done: int, total: int) -> None:
+        if self._preparation is None:
+            self._preparation = self._progress.add_task("prepare", total=total, note="")
+        self._progress.update(self._preparation, completed=done)
 
     def started(self, step: int, total: int) -> None:
         self._task = self._progress.add_task(

@@ -11,10 +11,22 @@ from mithridate.bench.episodes import ALGORITHMS, LINEAR
 from mithridate.bench.peers import HuggingFaceAgent, HuggingFaceModel, reference_path
 from mithridate.config import ModelConfig
 from mithridate.envs import make_env
+from mithridate.envs.miniworld import frames
+from mithridate.errors import UserError
 from mithridate.model.one_stream import OneStreamModel
 from mithridate.native import kernels
 from mithridate.rng import Rng
 from mithridate.rollout import rollout
+from mithridate.training.fitness import check_views
+
+
+def can_draw():
+    """Whether there are frames of Miniworld here."""
+    try:
+        check_views(make_env("miniworld"))
+    except UserError:
+        return False
+    return True
 
 
 def test_bench_prints_one_document(command):
@@ -26,6 +38,7 @@ def test_bench_prints_one_document(command):
         ("train_step", "hf_gpt2"), ("train_step", "reference"), ("rollout", "reference"),
         ("rollout", "hf_gpt2"), ("rollout", "recompute_no_cache"),
         ("room_rollout", "query_first"), ("room_rollout", "query_first_hf_gpt2"),
+        *([("view_rollout", "recompute_no_cache")] if can_draw() else []),
     ]  # fmt: skip
     for r in document["results"]:
         assert r["ratio"] == pytest.approx(r["peer_s"] / r["ours_s"])
@@ -55,6 +68,19 @@ def test_one_part_of_the_benchmark(command):
     assert "train_step" not in stdout and "Growth" not in stdout
     code, stdout, stderr = command(*quick, "rooms")
     assert (code, stdout, stderr.count("\n")) == (2, "", 1) and "room_rollout" in stderr
+
+
+def test_views_that_cannot_be_drawn_are_left_out_unless_asked_for(monkeypatch):
+    def missing(poses):
+        raise UserError("no frames here")
+
+    monkeypatch.setattr(frames, "rendered", missing)
+    monkeypatch.setattr("mithridate.envs.miniworld.shared", frames.Frames)
+    heard = []
+    assert run._views(run.QUICK, 1.0, heard.append, False) == []
+    assert heard[-1] == "no view_rollout: no frames here"
+    with pytest.raises(UserError, match="no frames here"):
+        run._views(run.QUICK, 1.0, heard.append, True)
 
 
 def test_peers_are_timed_in_turns_or_say_their_time():

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 
-from mithridate.agents.in_context import InContextAgent
+from mithridate.agents.in_context import InContextAgent, load
 from mithridate.agents.single_task import Solo, as_agent
 from mithridate.config import ModelConfig
 from mithridate.envs import make_env
@@ -19,11 +19,16 @@ from mithridate.envs.miniworld.frames import Frames
 from mithridate.envs.miniworld.render import SIDE, Renderer, world
 from mithridate.envs.miniworld.resize import matrix, resized
 from mithridate.errors import UserError
+from mithridate.model import in_parts
 from mithridate.model.layouts import make_model
 from mithridate.native import kernels
 from mithridate.registry import AGENTS
 from mithridate.rng import Rng
 from mithridate.rollout import rollout
+from mithridate.settings import resolve
+from mithridate.stage_config import AdversarialConfig, PretrainConfig
+from mithridate.training.adversarial import train_adversarially
+from mithridate.training.pretrain import pretrain
 
 
 @pytest.fixture(scope="module")
@@ -185,9 +190,11 @@ def counted(monkeypatch, tmp_path):
         return (mixed >> 7).astype(np.uint8).reshape(-1, SIDE, SIDE, 3)
 
     monkeypatch.setattr(frames, "rendered", render)
+    frames.shared.cache_clear()
     monkeypatch.setenv("MITHRIDATE_CACHE", str(tmp_path / "cache"))
     monkeypatch.setattr(bank, "PART", 40)
-    return made
+    yield made
+    frames.shared.cache_clear()
 
 
 def truth(poses):
@@ -308,10 +315,125 @@ def test_a_model_looks_at_each_frame_of_a_batch_once(counted, monkeypatch):
     env = make_env("miniworld", layouts=3, horizon=20)
     contexts = env.sample_contexts(env.sample_tasks(10, Rng(0)), 20, Rng(1))
     model, embedded = some_model(env), []
-    convolution = next(m for m in model.modules() if isinstance(m, torch.nn.Conv2d))
-    convolution.register_forward_hook(lambda m, x, y: embedded.append(len(y)))
+    count_images(model, embedded)
     assert model(contexts).shape == (10, 21, 4)
     assert embedded == [len(contexts.banked().bank)] == [len(counted)]
+
+
+def count_images(model, embedded):
+    """How many images go through the model's embedding, at each call."""
+    image = model.embedding.parts[model.embedding.names.index("image")]
+    image.register_forward_hook(lambda m, x, y: embedded.append(len(y)))
+
+
+def test_the_loss_learns_from_each_frame_once(counted, monkeypatch):
+    monkeypatch.setattr(in_parts, "PART", 16)
+    env = make_env("miniworld", layouts=3, horizon=20)
+    contexts = env.sample_contexts(env.sample_tasks(10, Rng(0)), 20, Rng(1))
+    model, embedded, learned = some_model(env), [], []
+    count_images(model, embedded)
+    backward = torch.autograd.grad
+    monkeypatch.setattr(
+        torch.autograd, "grad", lambda out, *rest: learned.append(len(out)) or backward(out, *rest)
+    )
+    model.loss(contexts).backward()
+    distinct = len(contexts.banked().bank)
+    assert sum(embedded) == distinct == len(counted) and max(embedded) == 16
+    assert sum(learned) == 2 * distinct, "image and heading"
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+def test_parts_are_the_whole(monkeypatch, threads):
+    torch.manual_seed(0)
+    layers = torch.nn.Sequential(torch.nn.Linear(6, 5), torch.nn.ReLU(), torch.nn.Linear(5, 3))
+    rows, weights = torch.randn(50, 6), torch.randn(50, 3)
+
+    def gradients():
+        layers.zero_grad()
+        out = in_parts.in_parts(layers, rows)
+        (out * weights).sum().backward()
+        return [out.detach(), *(p.grad.clone() for p in layers.parameters())]
+
+    whole = gradients()
+    monkeypatch.setattr(in_parts, "PART", 16)
+    monkeypatch.setattr(in_parts, "kernel_threads", lambda: threads)
+    found = gradients()
+    torch.testing.assert_close(found, whole)
+    monkeypatch.setattr(in_parts, "kernel_threads", lambda: 3)
+    assert all(map(torch.equal, gradients(), found)), "the number of threads does not matter"
+    with torch.no_grad():
+        assert not in_parts.in_parts(layers, rows).requires_grad
+
+
+def test_a_rollout_embeds_each_frame_once(counted):
+    env = make_env("miniworld", layouts=3, horizon=20)
+    tasks, model, embedded = env.sample_tasks(6, Rng(0)), some_model(env), []
+    count_images(model, embedded)
+    lived = rollout(env, tasks, InContextAgent(model), rng=Rng(1))
+    seen = lived.observations[:, 0, :-1].unique()  # nobody acts on the last one
+    assert sum(embedded) == len(seen) < 6 * 20
+    assert len(embedded) <= 20, "at most one call a step"
+
+
+class Stop(Exception):
+    pass
+
+
+class Looker:
+    """Hears what is prepared, and may end a training after a step."""
+
+    def __init__(self, at=None, counted=()):
+        self.at, self.counted, self.heard, self.made = at, counted, [], []
+
+    def prepared(self, done, total):
+        self.heard.append((done, total))
+
+    def started(self, step, total):
+        self.made.append(len(self.counted))
+
+    def stepped(self, step, values):
+        self.made.append(len(self.counted))
+        if step == self.at:
+            raise Stop
+
+    def logged(self, step, values):
+        pass
+
+
+TINY = ["steps=8", "checkpoint_every=3", "log_every=1", "evaluate_every=8", "evaluate_tasks=4",
+        "final_tasks=4", "env.horizon=12", "env.layouts=4", "batches.short_length=6"]  # fmt: skip
+
+
+def test_pretraining_prepares_its_frames_and_resumes_bit_for_bit(counted, tmp_path):
+    config = resolve(PretrainConfig, "pretrain", "miniworld", "smoke", TINY)
+    looker = Looker(counted=counted)
+    whole = pretrain(config, tmp_path / "whole", [looker])
+    poses = make_env("miniworld", layouts=4, walks=2, horizon=12).bank_poses()
+    assert looker.heard[-1] == (len(poses), len(poses)), "progress is told"
+    assert len(set(looker.made)) == 1, "no step makes a frame"
+    with pytest.raises(Stop):
+        pretrain(config, tmp_path / "stopped", [Looker(at=5)])
+    assert pretrain(config, tmp_path / "stopped").read_bytes() == whole.read_bytes()
+
+
+def test_adversarial_training_resumes_bit_for_bit(counted, tmp_path):
+    start = pretrain(
+        resolve(PretrainConfig, "pretrain", "miniworld", "smoke", TINY), tmp_path / "p"
+    )
+    few = ["env.horizon=12", "env.layouts=4", "batches.short_length=6", "tasks=6", "iterations=2"]
+    few += ["evaluate_tasks=4", "final_tasks=4", "rounds=2", "synthetic.rounds=1"]
+    assert load(str(start)).model.embedding.views.look == make_env("miniworld").frames.look
+    config = resolve(AdversarialConfig, "train", "miniworld", "smoke", few, start=str(start))
+    whole = train_adversarially(config, tmp_path / "whole")
+    with pytest.raises(Stop):
+        train_adversarially(config, tmp_path / "stopped", [Looker(at=2)])
+    assert train_adversarially(config, tmp_path / "stopped").read_bytes() == whole.read_bytes()
+
+
+def test_with_many_layouts_nothing_is_prepared(counted):
+    heard = []
+    make_env("miniworld").prepare(lambda done, total: heard.append(total))
+    assert not heard and not counted
 
 
 def test_a_cached_rollout_equals_the_full_forward(counted):
@@ -370,6 +492,8 @@ import torch
 from mithridate.envs import make_env
 from mithridate.errors import UserError
 from mithridate.rng import Rng
+"""
+LOOK = """
 env = make_env("miniworld")
 try:
     seen = env.spec.observation.look(env.sample_tasks(1, Rng(0)).start)
@@ -379,16 +503,17 @@ except UserError as error:
 """
 
 
-def run(code, kernels="reference"):
-    environment = {**os.environ, "MITHRIDATE_KERNELS": kernels}
+def run(code, kernels="reference", out="", cache=""):
+    environment = {**os.environ, "MITHRIDATE_KERNELS": kernels, "MITHRIDATE_CACHE": str(cache)}
     return subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, timeout=120, env=environment
-    )
+        [sys.executable, "-c", code, str(out)],
+        capture_output=True, text=True, timeout=120, env=environment,
+    )  # fmt: skip
 
 
 def test_without_gl_one_line_names_the_packages():
     pytest.importorskip("pyglet")
-    done = run(NO_GL)
+    done = run(NO_GL + LOOK)
     assert done.returncode == 0, done.stderr
     said = done.stdout.splitlines()
     assert len(said) == 1 and "libegl1 libgl1 libglu1-mesa libfreetype6" in said[0]
@@ -397,7 +522,37 @@ def test_without_gl_one_line_names_the_packages():
 def test_rays_need_no_gl():
     if kernels() is None or find_spec("miniworld") is None:
         pytest.skip("needs the native kernels and the miniworld package")
-    assert run(NO_GL, "native").stdout == "True\n"
+    assert run(NO_GL + LOOK, "native").stdout == "True\n"
+
+
+PRETRAIN = """
+from mithridate.cli import main
+sys.argv = ["mithridate", "pretrain", "miniworld", "--preset", "smoke", "--out", sys.argv[1]]
+sys.exit(main())
+"""
+NO_EXTRA = """
+import importlib.util, sys
+real = importlib.util.find_spec
+importlib.util.find_spec = lambda name, *rest: None if name == "miniworld" else real(name, *rest)
+sys.modules["pyglet"] = None
+"""
+
+
+@pytest.mark.parametrize(
+    ("missing", "by", "said"),
+    [
+        (NO_GL, "reference", "libegl1 libgl1 libglu1-mesa libfreetype6"),
+        (NO_EXTRA, "reference", "pip install 'mithridate[miniworld]'"),
+        (NO_EXTRA, "native", "pip install 'mithridate[miniworld]'"),
+    ],
+)
+def test_what_is_missing_is_said_before_anything_is_written(tmp_path, missing, by, said):
+    pytest.importorskip("pyglet")
+    if by == "native" and kernels() is None:
+        pytest.skip("needs the native kernels")
+    done = run(missing + PRETRAIN, by, tmp_path / "run", tmp_path / "cache")
+    assert (done.returncode, done.stdout, done.stderr.count("\n")) == (2, "", 1), done.stderr
+    assert said in done.stderr and not list(tmp_path.iterdir())
 
 
 def test_textures_have_all_their_levels():

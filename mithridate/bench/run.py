@@ -11,6 +11,7 @@ import statistics
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -23,7 +24,7 @@ from mithridate.bench.startup import startup
 from mithridate.bench.two_at_once import two_at_once
 from mithridate.config import ModelConfig, OptimiserConfig
 from mithridate.envs import make_env
-from mithridate.errors import unknown
+from mithridate.errors import UserError, unknown
 from mithridate.model.one_stream import OneStreamModel
 from mithridate.model.optimiser import Optimiser
 from mithridate.model.query_first import QueryFirstModel
@@ -47,6 +48,8 @@ class Sizes:
     """Turns of us and the peer."""
     room_length: int = 200
     """Steps of a Darkroom2 episode."""
+    view_length: int = 250
+    """Steps of a Miniworld episode."""
     prefixes: int = 9
     """Prefix lengths at which recomputation is timed; the rest is interpolated."""
     growth_tasks: tuple[int, ...] = (50, 100, 200, 400, 800, 1600, 3200)
@@ -60,7 +63,7 @@ class Sizes:
 
 
 FULL = Sizes()
-QUICK = Sizes(8, 40, 12, 3, 30, 3, (10, 20), (20, 40), 2, 0.05, True)
+QUICK = Sizes(8, 40, 12, 3, 30, 20, 3, (10, 20), (20, 40), 2, 0.05, True)
 
 
 @dataclass(frozen=True)
@@ -89,8 +92,8 @@ class Growth:
 
 
 PARTS = (
-    "train_step", "rollout", "room_rollout", "growth", "episodes", "two_at_once", "rounds",
-    "startup",
+    "train_step", "rollout", "room_rollout", "view_rollout", "growth", "episodes", "two_at_once",
+    "rounds", "startup",
 )  # fmt: skip
 
 
@@ -112,6 +115,7 @@ def bench(
         *(_train_step(model, sizes, peak, say) if wanted("train_step") else []),
         *(_rollouts(model, sizes, peak, say) if wanted("rollout") else []),
         *(_room_rollouts(sizes, peak, say) if wanted("room_rollout") else []),
+        *(_views(sizes, peak, say, only is not None) if wanted("view_rollout") else []),
     ]
     growth = _growth(model, sizes, say) if wanted("growth") else []
     searched, shared, each = [], [], {}
@@ -219,7 +223,7 @@ def rollout_gflop(config: ModelConfig, tasks: int, length: int) -> float:
 # Timings -----------------------------------------------------------------------------------
 
 
-def _seconds(work: Callable[[], None]) -> float:
+def _seconds(work: Callable[[], Any]) -> float:
     begun = time.perf_counter()
     work()
     return time.perf_counter() - begun
@@ -321,12 +325,55 @@ def _room_rollouts(sizes: Sizes, peak: float, say: Say) -> list[Result]:
     return results
 
 
+def _views(sizes: Sizes, peak: float, say: Say, alone: bool) -> list[Result]:
+    """Miniworld, if frames can be drawn here; who asked for this `alone` is told if not."""
+    try:
+        return [_view_rollout(sizes, peak, say)]
+    except UserError as error:
+        if alone:
+            raise
+        say(f"no view_rollout: {error}")
+        return []
+
+
+def _view_rollout(sizes: Sizes, peak: float, say: Say) -> Result:
+    """Each frame embedded once and the context cached, against embedding and reading the whole
+    prefix again at every step. The frames are at hand for both."""
+    tasks, length = sizes.tasks, sizes.view_length
+    env = make_env("miniworld", horizon=length)
+    sampled = env.sample_tasks(tasks, Rng(0))
+    model = TwoStreamModel(ModelConfig(), env.spec)
+    model.initialise(Rng(0).child("bench").torch_generator())
+    agent = InContextAgent(model)
+
+    def ours() -> None:
+        rollout(env, sampled, agent, rng=Rng(1))
+
+    say("view_rollout against recompute_no_cache")
+    lived = rollout(env, sampled, agent, rng=Rng(1)).contexts()
+    lengths = _lengths(sizes, length)
+    prefixes = [lived.select(slice(None), n) for n in lengths]
+
+    @torch.no_grad()
+    def recomputed() -> float:
+        return _integrated(lengths, [_seconds(partial(model, prefix)) for prefix in prefixes])
+
+    a, b = _alternate(ours, recomputed, min(3, sizes.repetitions))
+    gflop = 2 * rollout_gflop(model.config, tasks, length)
+    note = (
+        f"{tasks} tasks x {length} steps, our kernels in both; "
+        f"peer integrated over {sizes.prefixes} measured prefix lengths"
+    )
+    return Result(
+        "view_rollout", "recompute_no_cache", a, b, b / a, gflop / a, gflop / a / peak, note
+    )
+
+
 def recomputing(model: HuggingFaceModel, sizes: Sizes, whole: int) -> Callable[[], float]:
     """The seconds of a rollout of `whole` steps in which GPT2Model reads the whole prefix again at
     every step (as the original DPT code does): the model's time at some prefix lengths, integrated
     over all of them."""
-    step = (whole - 1) / (sizes.prefixes - 1)
-    lengths = [round(1 + i * step) for i in range(sizes.prefixes)]
+    lengths = _lengths(sizes, whole)
     prefixes = [torch.randn(sizes.tasks, n, model.ours.config.width) for n in lengths]
 
     @torch.no_grad()
@@ -336,10 +383,21 @@ def recomputing(model: HuggingFaceModel, sizes: Sizes, whole: int) -> Callable[[
             begun = time.perf_counter()
             model.gpt2(inputs_embeds=tokens, use_cache=False)
             seconds.append(time.perf_counter() - begun)
-        between = zip(lengths, lengths[1:], seconds, seconds[1:], strict=False)
-        return sum((n1 - n0) * (s0 + s1) / 2 for n0, n1, s0, s1 in between)
+        return _integrated(lengths, seconds)
 
     return run
+
+
+def _lengths(sizes: Sizes, whole: int) -> list[int]:
+    """Prefix lengths to measure, of a rollout of `whole` steps."""
+    step = (whole - 1) / (sizes.prefixes - 1)
+    return [round(1 + i * step) for i in range(sizes.prefixes)]
+
+
+def _integrated(lengths: list[int], seconds: list[float]) -> float:
+    """What steps with all prefix lengths take together, by those that were measured."""
+    between = zip(lengths, lengths[1:], seconds, seconds[1:], strict=False)
+    return sum((n1 - n0) * (s0 + s1) / 2 for n0, n1, s0, s1 in between)
 
 
 def _growth(model: OneStreamModel, sizes: Sizes, say: Say) -> list[Growth]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import Any
 
 from torch import Tensor
@@ -13,8 +14,13 @@ from mithridate.model.dispatch import NativeDecoder
 from mithridate.model.memory import Pool
 from mithridate.model.player import NativePlayer
 from mithridate.native import ALIGNMENT
+from mithridate.observations import Observation
 
 _CACHES = Pool()
+
+
+def _nothing(observation: Observation) -> Tensor:
+    raise AssertionError("this model does not embed observations")
 
 
 class KVCache:
@@ -50,6 +56,8 @@ class KVCache:
         """What was last written, of models that may be asked about another state after it."""
         self.tables: tuple[Tensor, ...] = ()
         """What such models look tokens up in, if they can."""
+        self.embed: Callable[[Observation], Tensor] = _nothing
+        """Else what they have for observations: a vector (D,) each."""
 
     def write(self, layer: int, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
         """Store (B, heads, d) at the current position; return all (B, heads, d, length + 1)."""

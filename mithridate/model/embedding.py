@@ -1,7 +1,8 @@
 """What a model sees of observations that are not the numbers of states: a vector for each.
 
-An image goes through two convolutions with stride 2, any other array through one hidden layer; the
-parts of a dict are embedded each for itself and added. Views are looked at first, each once.
+An image is cut into squares, a convolution whose stride is its size; what comes of all of them goes
+through a hidden layer. Any other array goes through a hidden layer alone. The parts of a dict are
+embedded each for itself and added. Views are looked at first, each once.
 """
 
 from __future__ import annotations
@@ -9,12 +10,27 @@ from __future__ import annotations
 import math
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
-from mithridate.observations import Array, Observation, ObservationSpec, Views, parts
+from mithridate.model.in_parts import in_parts
+from mithridate.observations import (
+    Array,
+    Observation,
+    ObservationSpec,
+    Views,
+    equal,
+    looked_at,
+    own,
+    parts,
+)
 
-CHANNELS = (16, 32)
-"""Of the two convolutions."""
+SQUARE = 5
+"""Side of a square, in pixels."""
+FEATURES = 32
+"""Of each square."""
+HIDDEN = 128
+"""Width of the hidden layer of images."""
 
 
 class ObservationEmbedding(nn.Module):
@@ -32,18 +48,57 @@ class ObservationEmbedding(nn.Module):
             numbers, places = observation.unique(return_inverse=True)  # type: ignore[no-untyped-call]
             return self(self.views.look(numbers))[places]  # type: ignore[no-any-return]
         named = {"": observation} if isinstance(observation, Tensor) else observation
-        vectors = [part(named[name]) for name, part in zip(self.names, self.parts, strict=True)]
+        vectors = [
+            in_parts(part, named[name]) for name, part in zip(self.names, self.parts, strict=True)
+        ]
         return torch.stack(vectors).sum(0)
 
     @torch.no_grad()
     def initialise(self, generator: torch.Generator) -> None:
         """Weights that keep the scale of what goes in, through ReLUs."""
         for layer in self.modules():
-            if isinstance(layer, nn.Linear | nn.Conv2d):
-                inputs = math.prod(layer.weight.shape[1:])
-                layer.weight.normal_(0.0, math.sqrt(2 / inputs), generator=generator)
+            if isinstance(layer, nn.Linear):
+                layer.weight.normal_(0.0, math.sqrt(2 / layer.in_features), generator=generator)
                 assert layer.bias is not None
                 layer.bias.zero_()
+
+
+class Remembered:
+    """An embedding that embeds no view twice, and of other observations not those of the step
+    before: for rollouts, in which the weights stay as they are."""
+
+    def __init__(self, embedding: ObservationEmbedding) -> None:
+        self._embedding = embedding
+        self._place: dict[int, int] = {}
+        self._vectors = torch.empty(0)
+        """(M, D), of which the first ones are taken."""
+        self._last: list[tuple[Observation, Tensor]] = []
+
+    def __call__(self, observation: Observation) -> Tensor:
+        if self._embedding.views is not None and isinstance(observation, Tensor):
+            return self._viewed(observation)
+        for seen, vectors in self._last:
+            if equal(seen, observation):
+                return vectors
+        vectors = self._embedding(observation)
+        assert isinstance(vectors, Tensor)
+        self._last = [(own(observation), vectors), *self._last][:2]
+        return vectors
+
+    def _viewed(self, numbers: Tensor) -> Tensor:
+        wanted = numbers.tolist()
+        new = [n for n in dict.fromkeys(wanted) if n not in self._place]
+        if new:
+            first, last = len(self._place), len(self._place) + len(new)
+            seen = looked_at(numbers.new_tensor(new), self._embedding.views)
+            vectors: Tensor = self._embedding(seen)
+            if last > len(self._vectors):
+                kept, room = self._vectors[:first].to(vectors), max(last, 2 * first)
+                self._vectors = vectors.new_empty(room, vectors.shape[1])
+                self._vectors[:first] = kept.view(first, vectors.shape[1])
+            self._vectors[first:last] = vectors
+            self._place |= zip(new, range(first, last), strict=True)
+        return self._vectors[[self._place[n] for n in wanted]]
 
 
 def _part(array: Array, width: int) -> nn.Module:
@@ -53,13 +108,10 @@ def _part(array: Array, width: int) -> nn.Module:
             _Scaled(array), nn.Flatten(), nn.Linear(size, width), nn.ReLU(), nn.Linear(width, width)
         )
     height, across, channels = array.shape
-    first, second = CHANNELS
-    left = -(-height // 4) * -(-across // 4) * second
+    squares = -(-height // SQUARE) * -(-across // SQUARE)
     return nn.Sequential(
-        _Scaled(array), _ChannelsFirst(),
-        nn.Conv2d(channels, first, 3, stride=2, padding=1), nn.ReLU(),
-        nn.Conv2d(first, second, 3, stride=2, padding=1), nn.ReLU(),
-        nn.Flatten(), nn.Linear(left, width),
+        _Squares(), _Scaled(array), nn.Linear(SQUARE * SQUARE * channels, FEATURES), nn.ReLU(),
+        nn.Flatten(), nn.Linear(squares * FEATURES, HIDDEN), nn.ReLU(), nn.Linear(HIDDEN, width),
     )  # fmt: skip
 
 
@@ -74,6 +126,13 @@ class _Scaled(nn.Module):
         return x.float() * self.scale
 
 
-class _ChannelsFirst(nn.Module):
+class _Squares(nn.Module):
+    """Images (N, height, width, channels) become squares (N, squares, pixels · channels). At the
+    right and at the bottom, what is missing is zero."""
+
     def forward(self, x: Tensor) -> Tensor:
-        return x.permute(0, 3, 1, 2)
+        n, height, across, channels = x.shape
+        x = F.pad(x, (0, 0, 0, -across % SQUARE, 0, -height % SQUARE))
+        rows, columns = x.shape[1] // SQUARE, x.shape[2] // SQUARE
+        cut = x.view(n, rows, SQUARE, columns, SQUARE * channels).transpose(2, 3)
+        return cut.reshape(n, rows * columns, SQUARE * SQUARE * channels)

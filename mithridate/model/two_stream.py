@@ -17,11 +17,11 @@ from torch import Tensor, nn
 from mithridate.config import ModelConfig
 from mithridate.model.cache import KVCache
 from mithridate.model.context_model import ContextModel
-from mithridate.model.embedding import ObservationEmbedding
+from mithridate.model.embedding import ObservationEmbedding, Remembered
 from mithridate.model.player import NativePlayer
 from mithridate.model.player import Rows as TokenRows
 from mithridate.model.transformer import Transformer
-from mithridate.observations import Views, join
+from mithridate.observations import Views, looked_at
 from mithridate.types import Contexts, EnvSpec, Observation, Transition
 
 
@@ -54,18 +54,13 @@ class TwoStreamModel(ContextModel):
         if spec.n_states is None:
             self.embedding = ObservationEmbedding(spec.observation, config.width)
 
-    @property
-    def in_kernels(self) -> bool:
-        """Convolutions are PyTorch's work."""
-        return self.embedding is None and super().in_kernels
-
     streams = 2
 
     def tokens(self, contexts: Contexts) -> Tensor:
         """What the transformer reads, context and queries: (B, 2 (T + 1), D)."""
         c = contexts.banked() if isinstance(self.observation, Views) else contexts
         assert c.states is not None and c.next_states is not None and c.queries is not None
-        rows = self.rows(c.bank)
+        rows = self.rows(looked_at(c.bank, self.observation))  # each frame is there once
         tokens = self.encode(c.states, c.actions, c.rewards, c.next_states, rows)  # (B, T, D)
         start = self.start.expand(len(tokens), 1, -1)
         return torch.cat([start, tokens, self.ask(c.queries, rows)], 1)
@@ -74,13 +69,17 @@ class TwoStreamModel(ContextModel):
         """What tokens are sums of. A product with a one-hot vector is a column of the matrix: where
         states have numbers, the rows of a state are columns of the weights. Otherwise observations
         (N, ...) are embedded, each once, and a row belongs to a place in the bank."""
-        columns = self.encoder.weight.T  # (2 S + A + 1, D)
-        before, after = columns[: self.size], columns[self.size : 2 * self.size]
-        asked = self.query.weight.T
         if self.embedding is None:
-            return Rows(before, after, asked)
-        vectors = self.embedding(bank)  # (N, D)
-        return Rows(vectors @ before, vectors @ after, vectors @ asked)
+            columns = self.encoder.weight.T  # (2 S + A + 1, D)
+            before, after = columns[: self.size], columns[self.size : 2 * self.size]
+            return Rows(before, after, self.query.weight.T)
+        return self._rows_of(self.embedding(bank))
+
+    def _rows_of(self, vectors: Tensor) -> Rows:
+        """Of observations with these vectors (N, D)."""
+        columns = self.encoder.weight.T
+        before, after = columns[: self.size], columns[self.size : 2 * self.size]
+        return Rows(vectors @ before, vectors @ after, vectors @ self.query.weight.T)
 
     def encode(
         self, states: Tensor, actions: Tensor, rewards: Tensor, after: Tensor,
@@ -110,6 +109,8 @@ class TwoStreamModel(ContextModel):
             return cache, self._play(cache, None, obs)
         if self.embedding is None:
             cache.tables = self._tables()
+        else:
+            cache.embed = Remembered(self.embedding)
         return cache, self._step(self.start.expand(batch, -1), obs, cache)
 
     def _tables(self) -> tuple[Tensor, Tensor, Tensor]:
@@ -121,10 +122,13 @@ class TwoStreamModel(ContextModel):
         every = torch.arange(self.size, device=self.start.device)
         return pairs.flatten(0, 1), after.contiguous(), self.ask(every)
 
-    has_player = True
+    @property
+    def has_player(self) -> bool:  # type: ignore[override]
+        """The kernels have no images."""
+        return self.embedding is None
 
     def player(self) -> NativePlayer | None:
-        if not self.in_kernels:
+        if not self.in_kernels or not self.has_player:
             return None
         pairs, reached, asked = self._tables()
         rows = TokenRows(self.start, self.encoder.weight[:, -1], pairs, reached, asked)
@@ -143,9 +147,9 @@ class TwoStreamModel(ContextModel):
             return self._play(cache, transition, obs)
         states, actions, rewards, reached = transition
         if self.embedding is not None:
-            batch = torch.arange(len(actions), device=actions.device)
-            seen = self.rows(join([states, reached]))  # (2 B, D)
-            token = self.encode(batch, actions, rewards, batch + len(batch), seen)
+            every = torch.arange(len(actions), device=actions.device)
+            seen = self._rows_of(torch.cat([cache.embed(states), cache.embed(reached)]))
+            token = self.encode(every, actions, rewards, every + len(every), seen)
             return self._step(token, obs, cache)
         assert isinstance(states, Tensor) and isinstance(reached, Tensor)
         pairs, after, _ = cache.tables
@@ -165,7 +169,7 @@ class TwoStreamModel(ContextModel):
             assert isinstance(obs, Tensor)
             query = F.embedding(obs, cache.tables[2])
         else:
-            query = self.rows(obs).asked + self.query.bias
+            query = self.query(cache.embed(obs))
         logits: Tensor = self.head(self.transformer.step_with_query(token, query, cache))
         return logits
 

@@ -43,7 +43,7 @@ from mithridate.stage_config import AdversarialConfig
 from mithridate.tensor_files import misfit, part, prefixed, tensors_sha256
 from mithridate.training.ahead import made_ahead
 from mithridate.training.attack_files import KEPT, Part, as_used, write_cotrained
-from mithridate.training.fitness import check_start, try_out
+from mithridate.training.fitness import check_start, check_views, try_out
 from mithridate.training.loop import Cadence, Values, Watcher
 from mithridate.training.model_run import run_training
 from mithridate.training.run_directory import RunDirectory
@@ -63,6 +63,7 @@ class AdversarialTraining:
     def __init__(self, config: AdversarialConfig) -> None:
         self.rng = Rng(config.seed).child("adversarial")
         self.env = env_of(config.env)
+        check_views(self.env)
         self.start = _start(config, self.env)
         self.model = copy.deepcopy(self.start.model)
         rival = None if config.rival is None else load(config.rival)

@@ -6,10 +6,12 @@ from collections.abc import Iterable
 
 import torch
 
+from mithridate.agents.in_context import InContextAgent
 from mithridate.capabilities import is_privileged
 from mithridate.contexts import LONGER
 from mithridate.errors import UserError
 from mithridate.model.context_model import ContextModel
+from mithridate.observations import Views, looked_at
 from mithridate.rng import Rng
 from mithridate.types import Agent, Attacker, Contexts, Env, EnvSpec, Secrets
 from mithridate.users_code import blaming
@@ -28,6 +30,15 @@ def try_out(env: Env, agents: Iterable[Agent | None], attackers: Iterable[Attack
                 if is_privileged(agent):
                     agent.reveal(Secrets(env, tasks.copy(), 0.0, None))
                 agent.reset(env.spec, 1, Rng(0).streams(tasks.ids))
+            if isinstance(agent, InContextAgent):
+                check_views(env)
+
+
+def check_views(env: Env) -> None:
+    """Raise a UserError if nobody can look at what this environment shows."""
+    if isinstance(env.spec.observation, Views):
+        seen = env.observe(env.reset(env.sample_tasks(1, Rng(0))))
+        looked_at(seen, env.spec.observation)
 
 
 def check_start(model: ContextModel, env: Env) -> None:

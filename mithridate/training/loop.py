@@ -50,6 +50,10 @@ class Cadence:
 class Watcher(Protocol):
     """Somebody who looks on: a progress bar, TensorBoard, a test."""
 
+    def prepared(self, done: int, total: int) -> None:
+        """Before the first step, where an environment has something to prepare."""
+        ...
+
     def started(self, step: int, total: int) -> None: ...
 
     def stepped(self, step: int, values: Values) -> None: ...

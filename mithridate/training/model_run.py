@@ -8,18 +8,21 @@ from typing import Any, Protocol
 
 import torch
 
+from mithridate.capabilities import is_prepared
 from mithridate.model.context_model import ContextModel
 from mithridate.model.weights import save_model
 from mithridate.rng import Rng
 from mithridate.stage_config import AdversarialConfig, PretrainConfig
 from mithridate.training.loop import Cadence, Trainee, Values, Watcher, train
 from mithridate.training.run_directory import RunDirectory, explain_divergence
+from mithridate.types import Env
 from mithridate.versions import STAGES
 
 
 class ModelTrainee(Trainee, Protocol):
     stage: str
     """What kind of training it is."""
+    env: Env
     model: ContextModel
     rng: Rng
 
@@ -38,6 +41,17 @@ def run_name(trainee: ModelTrainee) -> str:
     return f"{trainee.stage}-{trainee.config.env.name}-{trainee.config.hash()}"
 
 
+def _prepare(env: Env, watchers: list[Watcher]) -> None:
+    """What steps would otherwise wait for. An interruption loses little: see the environment."""
+
+    def progress(done: int, total: int) -> None:
+        for watcher in watchers:
+            watcher.prepared(done, total)
+
+    if is_prepared(env):
+        env.prepare(progress)
+
+
 def run_training(
     trainee: ModelTrainee,
     out: Path | str | None,
@@ -53,6 +67,7 @@ def run_training(
     run = RunDirectory(Path(out) if out else Path("runs") / run_name(trainee), config)
     try:
         if not run.model_path.with_suffix(".json").exists():
+            _prepare(trainee.env, watchers or [])
             with explain_divergence(run):
                 train(trainee, trainee.cadence(), run, watchers)
             if keep is not None:

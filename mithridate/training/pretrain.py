@@ -21,7 +21,7 @@ from mithridate.rng import Rng
 from mithridate.scores import total_scores
 from mithridate.stage_config import PretrainConfig
 from mithridate.tensor_files import part, prefixed
-from mithridate.training.fitness import check_contexts
+from mithridate.training.fitness import check_contexts, check_views
 from mithridate.training.loop import Cadence, Values, Watcher
 from mithridate.training.model_run import run_training
 from mithridate.types import Contexts
@@ -36,6 +36,7 @@ class Pretraining:
         self.config = config
         self.rng = Rng(config.seed).child("pretrain")
         self.env = env_of(config.env)
+        check_views(self.env)
         self.model = make_model(config.model, self.env.spec)
         self.model.initialise(self.rng.child("initialise").torch_generator())
         self.optimiser = Optimiser(self.model, config.optimiser, config.steps)

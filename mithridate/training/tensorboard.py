@@ -21,6 +21,9 @@ class TensorBoard:
         self._open = SummaryWriter
         self._directory = directory
 
+    def prepared(self, done: int, total: int) -> None:
+        pass
+
     def started(self, step: int, total: int) -> None:
         # What an interrupted run wrote past its checkpoint is hidden by purge_step.
         self._writer = self._open(str(self._directory), purge_step=step + 1)

@@ -22,9 +22,8 @@ nor the Miniworld package, and trajectories and contexts are small. How a model 
   places in it: a batch's distinct frames are fetched, and embedded, once. `ObservationEmbedding`
   takes numbers, or what `look` gives.
 - A frame depends on layout and pose only, never on the goal. With few `layouts` in the
-  configuration, all frames of the contexts for pretraining can be made beforehand and are kept on
-  disk:
-  `env.frames.prepare(env.bank_poses())`.
+  configuration, all frames of the contexts for pretraining are made before a training's first step
+  and kept on disk (`env.prepare()`).
 
 A pose could be taken apart to learn the place; whoever does that sees more than the task gives.
 
@@ -36,6 +35,7 @@ and facing which box, or none", five keys, it could not.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, ClassVar, Literal
@@ -47,7 +47,7 @@ from torch import Tensor
 from mithridate.config import EnvConfig, Positive
 from mithridate.envs.darkroom_poison import RoomPoison
 from mithridate.envs.miniworld import room
-from mithridate.envs.miniworld.frames import SEEN, Frames
+from mithridate.envs.miniworld.frames import SEEN, shared
 from mithridate.envs.miniworld.walks import Library, contexts
 from mithridate.envs.presets import SMOKE_PRETRAIN, SMOKE_TRAIN
 from mithridate.observations import Views
@@ -59,8 +59,14 @@ BOXES = len(room.COLOURS)
 KEYS = 4 * BOXES
 PAPER_BUDGET = 5.0
 
+BANKED = 2**20
+"""Steps of walks whose frames are made beforehand, at most: 2 GB, if no pose recurs."""
+
 SMALL: dict[str, Any] = {"env": {"horizon": 40, "layouts": 8, "walks": 2}, "threads": 1}
-BANK: dict[str, Any] = {"env": {"layouts": 300}}
+BANK: dict[str, Any] = {
+    "env": {"layouts": 300},  # 178,608 frames: 335 MB in memory and on disk
+    "batches": {"short_batch": 128, "short_length": 64},
+}
 
 
 class MiniworldConfig(EnvConfig):
@@ -143,11 +149,22 @@ class Miniworld:
     peer = None
 
     presets: ClassVar[dict[str, dict[str, dict[str, Any]]]] = {
-        "pretrain": {"smoke": {**SMOKE_PRETRAIN, **SMALL}, "laptop": BANK},
+        "pretrain": {"smoke": {**SMOKE_PRETRAIN, **SMALL}, "laptop": {**BANK, "steps": 12_000}},
         "distill": {
             "smoke": {**SMOKE_PRETRAIN, **SMALL, "tasks": 32, "refresh_every": 10, "pool": 2},
         },
-        "train": {"smoke": {**SMOKE_TRAIN, **SMALL}, "laptop": BANK, "paper": {"rounds": 100}},
+        "train": {
+            "smoke": {**SMOKE_TRAIN, **SMALL},
+            "laptop": {
+                **BANK,
+                "temperature": 0.85,
+                "acts_at": 1.0,
+                "rounds": 100,
+                "renew": 0.02,
+                "synthetic": {"rounds": 60},
+            },
+            "paper": {"rounds": 100},
+        },
         "attack": {
             "smoke": {**SMALL, "tasks": 20, "rounds": 3},
             "laptop": {"rounds": 60},
@@ -162,7 +179,7 @@ class Miniworld:
 
     def __init__(self, config: MiniworldConfig | None = None) -> None:
         self.config = config or MiniworldConfig()
-        self.frames = Frames()
+        self.frames = shared()
         self.spec = EnvSpec(
             name="miniworld",
             n_actions=room.ACTIONS,
@@ -220,3 +237,9 @@ class Miniworld:
     def bank_poses(self) -> Tensor:
         """(N,): all poses that contexts for pretraining are made of."""
         return self._walks.poses()
+
+    def prepare(self, progress: Callable[[int, int], None] | None = None) -> None:
+        """Have all frames of contexts for pretraining at hand, if layouts are few; otherwise they
+        are made when they are needed."""
+        if self._walks.steps <= BANKED:
+            self.frames.prepare(self.bank_poses(), progress)

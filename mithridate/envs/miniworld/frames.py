@@ -7,6 +7,7 @@ prepared (contexts for pretraining). Nothing depends on what is kept.
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -38,6 +39,12 @@ def rendered(poses: Tensor) -> Array:
     if _renderer is None:
         _renderer = Renderer()
     return _renderer.frames(poses)
+
+
+@cache
+def shared() -> Frames:
+    """The frames of this process: a model and the environment it acts in look at the same."""
+    return Frames()
 
 
 class Frames:

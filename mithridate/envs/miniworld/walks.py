@@ -82,9 +82,14 @@ class Library:
         self.layouts, self.each, self.length = layouts, each, length
 
     @property
+    def steps(self) -> int:
+        """Of all of them."""
+        return self.layouts * self.each * (self.length + 1)
+
+    @property
     def small(self) -> bool:
         """Whether all of them are kept."""
-        return self.layouts * self.each * (self.length + 1) <= KEPT
+        return self.steps <= KEPT
 
     @cached_property
     def _all(self) -> tuple[Tensor, Tensor]:
