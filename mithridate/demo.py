@@ -40,6 +40,10 @@ def run(out: Path, console: Console) -> None:
     figure = out / "regret.png"
     score_curves(evaluation, figure)
     console.print(f"Regret over time: {figure}")
+    console.print(
+        "None of these attacks is the worst within the budget; a search for it:\n"
+        "mithridate stress bandit --agent at-dpt-bandit-s0 --suite quick"
+    )
     console.print(f"Done in {time.monotonic() - begun:.0f} s.")
 
 
