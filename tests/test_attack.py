@@ -48,20 +48,22 @@ def test_an_attack_is_resumed_where_it_stopped(tmp_path, monkeypatch):
     assert attack(attack_config(rounds=5), tmp_path / "parts").read_bytes() == whole
 
 
-ELSEWHERE = {"npg": "darkroom2", "q_learning": "darkroom2"} | dict.fromkeys(
+ELSEWHERE = {"npg": "darkroom2", "q_learning": "darkroom2", "ppo": "miniworld"} | dict.fromkeys(
     ("linucb", "crlinucb", "lin_ts", "mixture_linucb", "mixture_lin_ts"), "linear_bandit"
 )
+BRIEF = {"ppo": "ppo(episodes=2)"}
 PRIVILEGED = ("oracle", "posterior_oracle")
 
 
 @pytest.mark.parametrize("target", [n for n in AGENTS.names() if n not in PRIVILEGED])
 def test_every_agent_can_be_attacked(target, tmp_path):
     env = ELSEWHERE.get(target, "bandit")
+    agent = BRIEF.get(target, target)
     config = resolve(
-        AttackConfig, "attack", env, "smoke", target=target, threads=1, rounds=2, tasks=5
+        AttackConfig, "attack", env, "smoke", target=agent, threads=1, rounds=2, tasks=5
     )
     learned = LearnedAttack(attack(config, tmp_path / "run"))
-    assert (learned.config.target, learned.env.spec.name) == (target, env)
+    assert (learned.config.target, learned.env.spec.name) == (agent, env)
     assert learned.config.attacker == learned.env.learned_attack
 
 
