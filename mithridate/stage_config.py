@@ -274,7 +274,8 @@ class EvaluateConfig(Config):
     threads: Threads = 2
     """CPU threads."""
     tasks: Positive = 200
-    """Tasks per replication."""
+    """Tasks per replication; of attackers that have tasks of their own, at most the first so
+    many."""
     replications: Replications = 1
     """Independent repetitions, each with its own tasks."""
     attackers: Names = ("none",)

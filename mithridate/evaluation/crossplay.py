@@ -180,6 +180,8 @@ def evaluate_cell(
     attacker, tasks = column.meet(replication)
     if tasks is None:
         tasks = env.sample_tasks(config.tasks, rng.child("tasks"))
+    elif len(tasks) > config.tasks:
+        tasks = tasks.select(slice(0, config.tasks))
     norms: list[float] = []
     scores = step_scores(
         env, tasks, victim.replication(replication), attacker, config.eps,

@@ -277,6 +277,8 @@ class _Builder:
         config = self.evaluation(level)
         for unused in ("attackers", "replications", "rounds", "adaptive_rounds", "preset"):
             del config[unused]  # the attack stage has its own
+        if row.tasks is not None and self.preset != "paper":
+            config["tasks"] = min(row.tasks, config["tasks"])
         config["cell"] = {
             "label": row.label, "replication": replication,
             "target": heading.of if trained else None,

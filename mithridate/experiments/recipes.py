@@ -16,6 +16,7 @@ from mithridate.capabilities import is_privileged
 from mithridate.config import IN_ROOMS
 from mithridate.envs.bandit_base import Arms
 from mithridate.envs.darkroom import Darkroom
+from mithridate.envs.miniworld import Miniworld
 from mithridate.errors import unknown
 from mithridate.evaluation.kinds import ITSELF, Heading, untrained
 from mithridate.registry import AGENTS, parse_call
@@ -127,6 +128,11 @@ class Row:
     """The one contamination level that the paper has it at."""
     attack_rounds: int | None = None
     """Rounds that attackers against it learn for, if not the preset's."""
+    tasks: int | None = None
+    """Outside the paper preset, the number of tasks that is enough: the first ones of each
+    column."""
+    meets: tuple[str, ...] = ()
+    """Outside the paper preset, the kinds of attack that it meets; none for all."""
 
     @property
     def is_model(self) -> bool:
@@ -209,7 +215,8 @@ class Recipe:
         own."""
         for column in self.columns(level):
             for row, replication in self.victims(level, preset, count):
-                if column.of != ITSELF or not row.is_privileged:
+                met = preset == "paper" or not row.meets or column.kind in row.meets
+                if met and (column.of != ITSELF or not row.is_privileged):
                     yield row, column, replication
 
 
@@ -239,6 +246,9 @@ ROOM_ROWS = (
 )
 ROOM_ATTACKS = ("none", *Darkroom.attacks)
 ROOM_TARGETS = ("AT-DPT", "DPT", "NPG", "Q-learning")
+# 100 episodes of every task come before the one that counts; the paper has these columns of it.
+PPO = Row("PPO", "ppo", brief=True, tasks=40, meets=("clean", "random", "learned"))
+VIEW_ATTACKS = ("none", *Miniworld.attacks)
 ARM_ATTACKS = ("none", *Arms.attacks)
 MAIN = ("AT-DPT", "DPT", "TS", "RTS", "UCB1.0", "crUCB")
 LINUCB = Row("LinUCB", "linucb")
@@ -454,6 +464,35 @@ RECIPES = {
             trained={"learned": ROOM_TARGETS, "pooled": ROOM_TARGETS},
             table="darkroom2_full",
             levels=tuple(Level(eps, IN_ROOMS) for eps in (0.1, 0.2, 0.4)),
+            replications={"smoke": 2, "laptop": 1, "paper": 10},
+        ),
+        Recipe(
+            name="miniworld_main",
+            title="Miniworld: episode reward under attack, eps = 0.4",
+            environment="miniworld",
+            rows=(AT_DPT, DPT, PPO, Row("oracle", "oracle")),
+            static=VIEW_ATTACKS,
+            trained={"learned": ("AT-DPT", "DPT"), "pooled": ("AT-DPT", "DPT")},
+            own=("search",),
+            table="miniworld_main",
+            pictures=(
+                ("AT-DPT", "learned(AT-DPT)"),
+                ("DPT", "learned(DPT)"),
+                ("AT-DPT", "all_decoys"),
+                ("DPT", "all_decoys"),
+            ),
+            levels=(Level(budget=Miniworld.budget),),
+            replications={"smoke": 2, "laptop": 2, "paper": 10},
+        ),
+        Recipe(
+            name="miniworld_full",
+            title="Miniworld: all contamination levels",
+            environment="miniworld",
+            rows=(AT_DPT, DPT, PPO, Row("oracle", "oracle")),
+            static=VIEW_ATTACKS,
+            trained={"learned": ("AT-DPT", "DPT")},
+            table="miniworld_full",
+            levels=tuple(Level(eps, Miniworld.budget) for eps in (0.1, 0.2, 0.4)),
             replications={"smoke": 2, "laptop": 1, "paper": 10},
         ),
     )

@@ -18,12 +18,14 @@ ALGORITHMS = {
     "crucb(variant=low)": "crUCB (low sigma0)", "crucb(variant=original)": "crUCB (orig.)",
     "linucb": "LinUCB", "crlinucb": "CRLinUCBv2", "crlinucb(variant=v1)": "CRLinUCBv1",
     "crlinucb(variant=v3)": "CRLinUCBv3", "npg": "NPG", "q_learning": "Q-learning",
+    "ppo": "PPO",
 }  # fmt: skip
 CLEAN_AT_HIGH_EPS = ("CRLinUCBv1", "CRLinUCBv3")
 """Whose clean value the paper gives at every eps, although they are tuned to eps: it is taken for
 that of 0.4, see docs/linear.md."""
 TABLES = {
     "bandit": "bandit_full", "linear_bandit": "linear_full", "darkroom2": "darkroom2_full",
+    "miniworld": "miniworld_full",
 }  # fmt: skip
 """The table with all of an environment's rows."""
 

@@ -149,7 +149,7 @@ class Miniworld:
     peer = None
 
     presets: ClassVar[dict[str, dict[str, dict[str, Any]]]] = {
-        "pretrain": {"smoke": {**SMOKE_PRETRAIN, **SMALL}, "laptop": {**BANK, "steps": 12_000}},
+        "pretrain": {"smoke": {**SMOKE_PRETRAIN, **SMALL}, "laptop": {**BANK, "steps": 4000}},
         "distill": {
             "smoke": {**SMOKE_PRETRAIN, **SMALL, "tasks": 32, "refresh_every": 10, "pool": 2},
         },
