@@ -7,7 +7,7 @@ import sys
 import pytest
 import torch
 
-from mithridate.envs import make_env
+from mithridate.envs import env_of, make_env
 from mithridate.errors import UserError
 from mithridate.evaluation.columns import make_columns
 from mithridate.evaluation.crossplay import Evaluation, Record, evaluate, evaluate_config
@@ -15,6 +15,8 @@ from mithridate.evaluation.kinds import untrained
 from mithridate.evaluation.victims import make_victims, split_names
 from mithridate.report.paper import paper_clean, paper_value
 from mithridate.report.terminal import matrix_table, worst_attack
+from mithridate.rng import Rng
+from mithridate.scores import step_scores
 from mithridate.settings import resolve
 from mithridate.stage_config import EvaluateConfig
 
@@ -53,6 +55,20 @@ def test_attackers_are_trained_once_and_found_again(tmp_path):
     assert [(run / "attackers.safetensors").stat().st_mtime_ns for run in runs] == stamps
     files = evaluate_config(config(attackers=("runs/attack-*",), replications=2), ["ts"])
     assert {r.mean for r in files.records} == {r.mean for r in first.records if r.agent == "ts"}
+
+
+def test_of_attackers_with_more_tasks_the_first_are_met():
+    settings = config(attackers=("learned(ts)",), replications=2)
+    columns = make_columns(settings, make_victims(["ts"]))
+    few = config("tasks=7", attackers=("learned(ts)",), replications=2)
+    found = evaluate_config(few, ["ts"], columns=columns).records
+    assert [r.tasks for r in found] == [7, 7]
+    for record, (attacker, tasks) in zip(found, map(columns[0].meet, range(2)), strict=True):
+        rng = Rng(few.seed).child("evaluate", record.replication)
+        agent = make_victims(["ts"])[0].replication(0)
+        first = tasks.select(slice(0, 7))
+        scores = step_scores(env_of(few.env), first, agent, attacker, few.eps, rng=rng)
+        assert record.mean == pytest.approx(scores.sum(1).mean().item())
 
 
 def test_rows_share_tasks_and_luck():
@@ -258,6 +274,10 @@ def test_paper_values_are_found_under_both_names_and_only_where_they_belong():
     room = make_env("darkroom2").config
     assert paper_value(room, "npg", "learned(npg)", eps=0.4, budget=10.0)[0] == 228.9
     assert paper_clean(room, "npg")[0] == 241.7 and paper_clean(env, "ts")[0] == 8.7
+    views = make_env("miniworld").config
+    assert paper_value(views, "ppo", "learned(DPT)", eps=0.4, budget=5.0)[0] == 83.8
+    assert paper_value(views, "AT-DPT", "learned(AT-DPT)", eps=0.1, budget=5.0)[0] == 111.1
+    assert paper_clean(views, "DPT")[0] == 110.0
 
 
 def test_the_command_prints_the_matrix_and_draws_it(command, tmp_path):

@@ -164,6 +164,20 @@ def test_brief_rows_and_rows_of_one_level():
         assert seen["AD [TS]"] == (ad or {(0.4, r) for r in range(10)})
 
 
+def test_a_costly_row_has_fewer_tasks_and_columns_outside_the_paper_preset():
+    recipe = RECIPES["miniworld_full"]
+    laptop, paper = plan(recipe, "laptop"), plan(recipe, "paper", 1)
+    cells = [c for c in laptop.cells if c.config["cell"]["label"] == "PPO"]
+    assert {c.config["tasks"] for c in cells} == {40}
+    assert {(c.about.kind, c.about.who) for c in cells} == {
+        ("clean", "none"), ("random", "uniform"), ("learned", "AT-DPT"), ("learned", "DPT"),
+    }  # fmt: skip
+    assert {s.config["tasks"] for s in laptop.stages() if s.kind == "attack"} == {200}
+    cells = [c for c in paper.cells if c.config["cell"]["label"] == "PPO"]
+    assert {c.config["tasks"] for c in cells} == {200}
+    assert len(cells) == len([c for c in paper.cells if c.config["cell"]["label"] == "DPT"])
+
+
 def test_what_a_level_means_for_each_stage():
     budgets = plan(RECIPES["bandit_budgets"], "laptop", 2)
     trainings = [s for s in budgets.stages() if s.kind == "train"]

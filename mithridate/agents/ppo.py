@@ -72,6 +72,8 @@ class PPOConfig(Config):
 @AGENTS.register("ppo")
 class PPO:
     light = True
+    step_seconds = 8e-4
+    """For estimates: what a step of one task takes, its share of the updates included."""
     Config = PPOConfig
 
     def __init__(self, config: PPOConfig | None = None) -> None:

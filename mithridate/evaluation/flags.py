@@ -32,9 +32,13 @@ def flags(cells: Cells) -> list[Flag]:
         found.append(
             Flag("not-crossed", "with one replication, a model meets the attackers trained on it")
         )
-    tasks = min((r["tasks"] for r in cells.records), default=FEW_TASKS)
-    if tasks < FEW_TASKS:
-        found.append(Flag("few-tasks", f"replications have {tasks} tasks only"))
+    few = [r for r in cells.records if r["tasks"] < FEW_TASKS]
+    if few:
+        said = f"replications have {min(r['tasks'] for r in few)} tasks only"
+        where = dict.fromkeys(r["agent"] for r in few)
+        if len(few) < len(cells.records):
+            said = f"{', '.join(where)}: {said}"
+        found.append(Flag("few-tasks", said))
     for r in cells.records:
         if r["norm"] > r["budget"] * (1 + 1e-6):
             said = f"used a norm of {r['norm']:.3g}, its budget is {r['budget']:g}"

@@ -18,6 +18,7 @@ from mithridate.evaluation.kinds import Heading, Kind
 from mithridate.evaluation.victims import Victim
 from mithridate.experiments.stages import INPUT, Stage, parsed_config
 from mithridate.experiments.store import Store
+from mithridate.observations import Views
 from mithridate.registry import AGENTS, parse_call
 
 LEARN = 2.7e-6
@@ -26,6 +27,11 @@ ROLL_MODEL = 1.0e-5
 """Seconds for a step of one task with a model, at horizon 500."""
 ROLL_OTHER = 2.5e-6
 """The same with a classical algorithm."""
+SEEING = 7.0
+"""How much longer a model's step in a task takes where there are views: they are drawn and
+embedded."""
+LEARN_VIEWS = 1.9
+"""The same for a token of a training batch."""
 OVERHEAD = 0.1
 """Seconds for a stage that does nothing."""
 
@@ -51,18 +57,18 @@ def work(stage: Stage) -> float:
         if stage.kind == "distill":
             source = config["tasks"] * config["steps"] / config["refresh_every"]
             learning += _rolling(source, horizon, False)
-        return learning + _rolling(tasks, horizon, True)
+        return learning + _rolling(tasks, horizon, True) * _seeing(config)
     if stage.kind == "train":
         rounds = config["rounds"] + config["synthetic"]["rounds"]
         steps = rounds * config["iterations"]
         compared = 1 + 1.2 / max(1, config["compare_every"])
         tasks = config["rounds"] * config["tasks"] * compared + 5 * config["final_tasks"]
         learning = _streams(config) * _learning(config["batches"], steps)
-        return learning + _rolling(tasks, horizon, True)
+        return learning + _rolling(tasks, horizon, True) * _seeing(config)
     if stage.kind == "attack":
         kind = _kind(stage)
         tasks = config["tasks"] * (config["rounds"] * kind.episodes + 1)
-        rolling = _rolling(tasks * _episodes(config["target"]), horizon, bool(stage.inputs))
+        rolling = _acting(config["target"], tasks, config, bool(stage.inputs))
         if kind.passes:  # a network of its own
             batch = {"long_every": 1, "long_batch": config["tasks"], "long_length": horizon}
             rolling += _rolling(tasks, horizon, True)
@@ -71,8 +77,15 @@ def work(stage: Stage) -> float:
             )
         return rolling
     tasks = 1 if stage.kind == "picture" else config["tasks"]
-    episodes = _episodes(config["cell"]["victim"])
-    return _rolling(tasks * episodes, horizon, "victim" in stage.inputs)
+    return _acting(config["cell"]["victim"], tasks, config, "victim" in stage.inputs)
+
+
+def _acting(agent: str, tasks: float, config: dict[str, Any], model: bool) -> float:
+    """An agent's life in so many tasks."""
+    horizon = int(config["env"]["horizon"])
+    if model:
+        return _rolling(tasks, horizon, True) * _seeing(config)
+    return tasks * horizon * _episodes(agent) * _step(agent)
 
 
 def _kind(stage: Stage) -> Kind:
@@ -92,9 +105,28 @@ def _episodes(agent: str) -> int:
     return Victim(agent, [agent]).episodes()
 
 
-def _streams(config: dict[str, Any]) -> int:
+@cache
+def _step(agent: str) -> float:
+    """Seconds for a step of one task with an agent that is no model; it may say so itself."""
+    name = parse_call(agent)[0]
+    if agent == INPUT or name not in AGENTS.names():
+        return ROLL_OTHER
+    return float(getattr(AGENTS.get(name), "step_seconds", ROLL_OTHER))
+
+
+def _seeing(config: dict[str, Any]) -> float:
+    return SEEING if _has_views(config["env"]["name"]) else 1.0
+
+
+@cache
+def _has_views(env: str) -> bool:
+    return isinstance(make_env(env).spec.observation, Views)
+
+
+def _streams(config: dict[str, Any]) -> float:
     """Where there are states, queries are a second stream through the model."""
-    return _streams_in(config["env"]["name"])
+    env = config["env"]["name"]
+    return _streams_in(env) * (LEARN_VIEWS if _has_views(env) else 1.0)
 
 
 @cache
