@@ -8,7 +8,7 @@ misspelt method is not a capability that nobody notices.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, NamedTuple, Protocol, TypeGuard
+from typing import Any, ClassVar, NamedTuple, Protocol, TypeGuard
 
 from torch import Tensor
 
@@ -23,6 +23,39 @@ class PreparedEnv(Env, Protocol):
 
     def prepare(self, progress: Callable[[int, int], None] | None = None) -> None:
         """`progress` hears how much is done, and how much there is in all."""
+        ...
+
+
+class Picture(Protocol):
+    """An episode as it can be stored, and drawn by `report/picture.py`, which knows its kind."""
+
+    wide: ClassVar[bool]
+    """Whether it needs the whole width of a page."""
+
+    @property
+    def title(self) -> str: ...
+
+    @property
+    def score(self) -> float: ...
+
+    def settled(self) -> Any:
+        """Where the agent was most often in the end, as JSON."""
+        ...
+
+    def describe(self) -> str:
+        """What can be seen, for those who do not."""
+        ...
+
+    def to_json(self) -> dict[str, Any]: ...
+
+
+class PicturedEnv(Env, Protocol):
+    """Its episodes can be drawn."""
+
+    def picture(
+        self, tasks: Any, trajectory: Trajectory, offsets: Tensor, title: str, score: float
+    ) -> Picture:
+        """Of the episode of one task, under an attacker that adds `offsets` (K, A) on average."""
         ...
 
 
@@ -150,6 +183,10 @@ class RuleAttacker(Attacker, Protocol):
 
 def is_prepared(env: Any) -> TypeGuard[PreparedEnv]:
     return _can(env, "prepare")
+
+
+def is_pictured(env: Any) -> TypeGuard[PicturedEnv]:
+    return _can(env, "picture")
 
 
 def is_privileged(agent: Any) -> TypeGuard[PrivilegedAgent]:

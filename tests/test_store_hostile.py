@@ -327,6 +327,12 @@ def rewritten(store, file, text):
         store.publish("evaluate-1", {"kind": "evaluate", "config": {}, "inputs": {}}, 1.0)
 
 
+BOXES = {
+    "form": "boxes", "boxes": [[1.0, 1.0]] * 4, "goal": 0, "path": [[3.0, 3.0]] * 3,
+    "headings": [0, 1, 2], "offsets": [[0.0] * 4] * 16, "title": "t", "score": 1,
+    "frames": [{"step": 0, "image": "A" * 2500, "seen": None, "true": None}],
+}  # fmt: skip
+FRAME = {"step": 2, "image": "A" * 2500, "seen": 1.0, "true": 0.0}
 ROOM = {"rewards": [0.0] * 4, "offsets": [[0.0] * 5] * 4, "path": [0, 1], "title": "t", "score": 1}
 
 
@@ -350,6 +356,24 @@ ROOM = {"rewards": [0.0] * 4, "offsets": [[0.0] * 5] * 4, "path": [0, 1], "title
             {"path": [4]}, {"path": []}, {"path": [-1]}, {"path": [10**18]}, {"rewards": [0.0] * 3},
             {"offsets": [[0.0] * 4] * 4}, {"title": 3}, {"rewards": []},
         )),
+        *(("room.json", json.dumps({**BOXES, **wrong})) for wrong in (
+            {"form": "other"}, {"form": None}, {"form": []}, {"goal": 4}, {"goal": -1},
+            {"goal": 1.0}, {"boxes": [[1.0, 1.0]] * 5}, {"boxes": [[1.0, 6.1]] * 4}, {"path": []},
+            {"boxes": [[1.0]] * 4}, {"path": [[0.0, -0.1]] * 3}, {"path": [[1.0, 1.0, 1.0]] * 3},
+            {"path": [[1.0, 1.0]] * 4}, {"headings": [0, 1, 24]}, {"headings": [0, 1]},
+            {"headings": [0, 1, True]}, {"path": [[1.0, 1.0]] * 100_001, "headings": [0] * 100_001},
+            {"offsets": [[0.0] * 4] * 15}, {"offsets": [[0.0] * 5] * 16}, {"title": "a\nb"},
+            {"offsets": [["0"] * 4] * 16}, {"frames": []}, {"frames": [FRAME] * 2},
+            {"frames": [{**FRAME, "step": i} for i in range(11)]}, {"frames": [BOXES]},
+            {"frames": None},
+            *({"frames": [{**FRAME, **bad}]} for bad in (
+                {"step": 3}, {"step": -1}, {"step": 1.5}, {"image": "A" * 2499},
+                {"image": "A" * 2504}, {"image": "A" * 2499 + "="}, {"image": "A" * 2499 + "<"},
+                {"image": "A" * 2500 + "\n"}, {"image": [0] * 1875}, {"seen": None},
+                {"seen": "1"}, {"true": 1e300},
+            )),
+        )),
+        ("room.json", json.dumps({k: v for k, v in BOXES.items() if k != "form"})),
         ("log.jsonl", '{"step": "1"}'), ("log.jsonl", '{"score_mean": 1}'), ("log.jsonl", "[]"),
         ("log.jsonl", '{"step": 1, "score_mean": "x"}'), ("log.jsonl", '{"step": 1, "x": [1]}'),
     ],

@@ -8,7 +8,6 @@ from typing import Annotated
 import typer
 
 from mithridate.commands.options import Budget, EnvName, Eps, Json, Preset, Seed, Sets, print_json
-from mithridate.errors import UserError
 
 
 def picture(
@@ -26,13 +25,12 @@ def picture(
     sets: Sets = None,
     as_json: Json = False,
 ) -> None:
-    """Draw one episode in a room: the attack on every cell and action, and the agent's path."""
+    """Draw one episode in a room: what the attacker adds where, and the agent's path."""
     import torch
 
     from mithridate.agents.named import told
-    from mithridate.envs import env_of
     from mithridate.evaluation.columns import make_columns
-    from mithridate.evaluation.episode import watch
+    from mithridate.evaluation.episode import pictured, watch
     from mithridate.evaluation.victims import make_victims
     from mithridate.progress import TrainingProgress
     from mithridate.report.figures import check_figure
@@ -44,8 +42,7 @@ def picture(
         EvaluateConfig, "evaluate", env, preset, sets or (), seed=seed, eps=eps, budget=budget,
         attackers=(attacker,),
     )  # fmt: skip
-    if env_of(config.env).spec.n_states is None:
-        raise UserError(f"'{env}' has no rooms to draw; try darkroom2")
+    pictured(config)
     check_figure(out, "--out")
     torch.set_num_threads(config.threads)
     victim = make_victims([agent], told(config))[0]

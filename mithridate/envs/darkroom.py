@@ -20,6 +20,7 @@ from pydantic import model_validator
 from torch import Tensor
 
 from mithridate.config import IN_ROOMS, EnvConfig, Fraction, Positive, Seed
+from mithridate.envs.darkroom_picture import Room
 from mithridate.envs.darkroom_poison import RoomPoison
 from mithridate.envs.presets import (
     CONSTANT,
@@ -238,6 +239,17 @@ class Darkroom:
     def score(self, tasks: DarkroomTasks, trajectory: Trajectory) -> Tensor:
         """The true rewards, (B, T)."""
         return trajectory.true_rewards
+
+    def picture(
+        self,
+        tasks: DarkroomTasks,
+        trajectory: Trajectory,
+        offsets: Tensor,
+        title: str,
+        score: float,
+    ) -> Room:
+        path: Tensor = trajectory.observations[0, 0]  # type: ignore[index,assignment]
+        return Room(tasks.rewards[0].numpy(), offsets.numpy(), path.numpy(), title, score)
 
     def sample_contexts(
         self, tasks: DarkroomTasks, length: int, rng: Rng, poison: Poison | None = None

@@ -1,63 +1,43 @@
-"""One episode in a room, to look at: where the goals are, what the attacker does, where the agent
-goes."""
+"""One episode to look at: whether its environment can be drawn, and what there is to draw."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
 import torch
 
-from mithridate.capabilities import is_transparent
+from mithridate.capabilities import Picture, PicturedEnv, is_pictured, is_transparent
 from mithridate.envs import env_of
+from mithridate.envs.darkroom_picture import Room
+from mithridate.envs.miniworld.picture import FORM, BoxRoom
 from mithridate.errors import UserError
 from mithridate.evaluation.columns import Column
 from mithridate.evaluation.victims import Victim
+from mithridate.registry import ENVS
 from mithridate.rng import Rng
 from mithridate.rollout import rollout
 from mithridate.stage_config import EvaluateConfig
+from mithridate.training.fitness import check_views
 
 
-@dataclass(frozen=True)
-class Room:
-    """One task's episode."""
-
-    rewards: np.ndarray[Any, Any]
-    """(S,): what each cell is worth."""
-    offsets: np.ndarray[Any, Any]
-    """(S, A): what the attacker adds on average, −1 … 1."""
-    path: np.ndarray[Any, Any]
-    """(T + 1,): the cells the agent was in."""
-    title: str
-    score: float = 0.0
-
-    @property
-    def size(self) -> int:
-        return int(len(self.rewards) ** 0.5)
-
-    def settled(self) -> int:
-        """The cell where it was most often in the last quarter of the episode."""
-        return int(np.bincount(self.path[-max(1, len(self.path) // 4) :]).argmax())
-
-    def to_json(self) -> dict[str, Any]:
-        return {
-            "rewards": self.rewards.tolist(), "path": self.path.tolist(), "title": self.title,
-            "offsets": [[round(x, 4) for x in row] for row in self.offsets.tolist()],
-            "score": self.score,
-        }  # fmt: skip
-
-    @classmethod
-    def from_json(cls, data: dict[str, Any]) -> Room:
-        arrays = {name: np.array(data[name]) for name in ("rewards", "offsets", "path")}
-        return cls(**arrays, title=data["title"], score=data["score"])
+def picture_of(data: dict[str, Any]) -> Picture:
+    """The picture that was stored so, its form checked before (`experiments/formats.py`)."""
+    return BoxRoom.from_json(data) if data.get("form") == FORM else Room.from_json(data)
 
 
-def watch(config: EvaluateConfig, victim: Victim, column: Column, task: int = 0) -> Room:
-    """The victim's episode in one of the tasks of an evaluation's first replication."""
+def pictured(config: EvaluateConfig) -> PicturedEnv:
+    """The environment, or a UserError if none of its episodes can be drawn."""
     env = env_of(config.env)
-    if env.spec.n_states is None or env.spec.n_attack_keys != env.spec.n_states:
-        raise UserError(f"'{config.env.name}' has no rooms to draw; try darkroom2")
+    if not is_pictured(env):
+        known = " or ".join(name for name in ENVS.names() if is_pictured(ENVS.get(name)))
+        raise UserError(f"'{config.env.name}' has no rooms to draw; try {known}")
+    check_views(env)
+    return env
+
+
+def watch(config: EvaluateConfig, victim: Victim, column: Column, task: int = 0) -> Picture:
+    """The victim's episode in one of the tasks of an evaluation's first replication."""
+    env = pictured(config)
     rng = Rng(config.seed).child("evaluate", 0)
     attacker, tasks = column.meet(0)
     if tasks is None:
@@ -66,7 +46,7 @@ def watch(config: EvaluateConfig, victim: Victim, column: Column, task: int = 0)
         raise UserError(f"--task {task}: there are {len(tasks)}, from 0 on")
     one = tasks.select(slice(task, task + 1))
     trajectory = rollout(env, one, victim.replication(0), attacker, config.eps, rng=rng)
-    offsets = torch.zeros(env.spec.n_states, env.spec.n_actions)
+    offsets = torch.zeros(env.spec.n_attack_keys, env.spec.n_actions)
     if attacker is not None:
         if not is_transparent(attacker):
             raise UserError(
@@ -75,10 +55,5 @@ def watch(config: EvaluateConfig, victim: Victim, column: Column, task: int = 0)
         offsets = attacker.adds().mean[0]
     score = env.score(one, trajectory).sum().item()
     name = "no attack" if column.kind == "clean" else column.name
-    return Room(
-        one.rewards[0].numpy(),  # type: ignore[attr-defined]
-        offsets.numpy(),
-        trajectory.observations[0, 0].numpy(),  # type: ignore[index]
-        f"{victim.label} under {name}, task {task}: {env.spec.metric.name} {score:g}",
-        score,
-    )
+    title = f"{victim.label} under {name}, task {task}: {env.spec.metric.name} {score:g}"
+    return env.picture(one, trajectory, offsets, title, score)

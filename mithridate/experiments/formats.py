@@ -10,6 +10,9 @@ from typing import Annotated, Any, Literal, TypeVar
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, model_validator
 
+from mithridate.envs.miniworld import room
+from mithridate.envs.miniworld.picture import FRAMES
+from mithridate.envs.miniworld.render import SIDE
 from mithridate.errors import UserError
 from mithridate.experiments import first_edition
 from mithridate.files import deeper, parse_json, read_text, shown
@@ -228,6 +231,57 @@ class RoomFile(_Parsed):
         return self
 
 
+Length = Annotated[float, Field(ge=0, le=room.SIZE)]
+Place = Annotated[list[Length], Field(min_length=2, max_length=2)]
+BOXES = len(room.COLOURS)
+
+
+class FrameEntry(_Parsed):
+    """What an agent saw after a step: an image of 25 × 25 × 3 bytes, in base 64."""
+
+    step: Count
+    image: Annotated[str, Field(pattern=rf"^[A-Za-z0-9+/]{{{SIDE * SIDE * 4}}}$")]
+    seen: Score | None
+    true: Score | None
+
+
+class BoxRoomFile(_Parsed):
+    """room.json of another form: an episode among four boxes, with four keys for each of them and
+    four actions."""
+
+    form: Literal["boxes"]
+    boxes: Annotated[list[Place], Field(min_length=BOXES, max_length=BOXES)]
+    goal: Annotated[int, Field(ge=0, lt=BOXES)]
+    path: Annotated[list[Place], Field(min_length=1, max_length=100_000)]
+    headings: list[Annotated[int, Field(ge=0, lt=room.HEADINGS)]]
+    offsets: Annotated[
+        list[Annotated[list[Score], Field(min_length=room.ACTIONS, max_length=room.ACTIONS)]],
+        Field(min_length=4 * BOXES, max_length=4 * BOXES),
+    ]
+    frames: Annotated[list[FrameEntry], Field(min_length=1, max_length=FRAMES)]
+    title: Label
+    score: Score
+
+    @model_validator(mode="after")
+    def _consistent(self) -> BoxRoomFile:
+        if len(self.headings) != len(self.path):
+            raise ValueError("as many headings as places are needed")
+        steps = [frame.step for frame in self.frames]
+        if steps != sorted(set(steps)) or steps[-1] >= len(self.path):
+            raise ValueError("the frames are not those of steps, one after the other")
+        if any((frame.seen is None) != (frame.true is None) for frame in self.frames):
+            raise ValueError("a reward that was seen has a true one")
+        return self
+
+
+def picture(text: str) -> RoomFile | BoxRoomFile:
+    """room.json, of either form."""
+    data = parse_json(text)
+    if isinstance(data, dict) and "form" in data:
+        return parsed(BoxRoomFile, data)
+    return parsed(RoomFile, data)
+
+
 class LogLine(_Parsed):
     """A line of log.jsonl: the step, and any number of values."""
 
@@ -272,7 +326,7 @@ CONTENTS: dict[str, Callable[[str], Any]] = {
     "records.jsonl": records,
     "log.jsonl": log,
     "curve.json": lambda text: parsed(Points, parse_json(text)),
-    "room.json": lambda text: parsed(RoomFile, parse_json(text)),
+    "room.json": picture,
 }
 """What an artifact's files must be, by their names. Weights are looked at when they are loaded."""
 

@@ -21,6 +21,8 @@ from mithridate.intervals import over_replications
 
 matplotlib.use("Agg")
 from matplotlib import pyplot as plt
+from matplotlib.cm import ScalarMappable
+from matplotlib.colors import Normalize
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
@@ -57,6 +59,11 @@ def save(figure: Figure, path: Path) -> None:
 def literal(text: str) -> str:
     """A text that is shown as it is: between dollars there would be formulas."""
     return text.replace("$", r"\$")
+
+
+def offset_colours() -> ScalarMappable:
+    """Of mean offsets, −1 … 1, wherever they are drawn."""
+    return ScalarMappable(Normalize(-1, 1), "PuOr")
 
 
 def score_curves(evaluation: Evaluation, path: Path) -> None:

@@ -12,8 +12,8 @@ from typing import Any
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
+from mithridate.capabilities import Picture
 from mithridate.errors import UserError
-from mithridate.evaluation.episode import Room
 from mithridate.experiments.estimate import readable
 from mithridate.experiments.store import Store
 from mithridate.files import make_directory, shown, write_atomic
@@ -70,7 +70,7 @@ def _touched(path: Path) -> list[int]:
     return [status.st_mtime_ns, status.st_size, status.st_ino]
 
 
-def picture(room: Room) -> str:
+def picture(room: Picture) -> str:
     """An image that is part of the page."""
     return "data:image/svg+xml;base64," + base64.b64encode(room_svg(room).encode()).decode()
 

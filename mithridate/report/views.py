@@ -8,11 +8,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from mithridate.capabilities import Picture
 from mithridate.config import EnvConfig
 from mithridate.envs import make_env
 from mithridate.errors import UserError
 from mithridate.evaluation.cells import Cells, best_other, paired_difference
-from mithridate.evaluation.episode import Room
+from mithridate.evaluation.episode import picture_of
 from mithridate.evaluation.flags import Flag, flags
 from mithridate.evaluation.kinds import Heading, heading_of
 from mithridate.experiments.artifacts import Artifact
@@ -93,7 +94,7 @@ class SectionView:
     metric: Metric
     tables: list[TableView]
     curves: list[CurveView]
-    pictures: list[Room]
+    pictures: list[Picture]
     stages: list[dict[str, Any]]
     records: list[dict[str, Any]]
     sets: list[str]
@@ -190,7 +191,7 @@ def _section(store: Store, recipe: Recipe, graph: Graph) -> SectionView:
         seconds=sum(a.seconds for a in artifacts.values()), metric=metric, tables=tables,
         curves=_curves(recipe, metric, cells, artifacts, graph), stages=stages, records=records,
         pictures=[
-            Room.from_json(room.model_dump()) for name in graph.pictures
+            picture_of(room.model_dump()) for name in graph.pictures
             if name in artifacts and (room := artifacts[name].content("room.json"))
         ],
     )  # fmt: skip

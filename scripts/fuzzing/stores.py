@@ -164,7 +164,7 @@ def _content(random: Random) -> Mutation:
                               "tasks", "level", "level_budget", "budget", "eps"),
             "curve.json": ("step", "mean"), "model.json": ("env", "sha256", "model"),
             "log.jsonl": ("step", "score_mean", "seconds"),
-            "room.json": ("rewards", "offsets", "path", "title", "score"),
+            "room.json": ("rewards", "offsets", "path", "title", "score", "form"),
         }  # fmt: skip
         key = random.choice(keys[name])
         word, raw = pick(random, JSON_VALUES)

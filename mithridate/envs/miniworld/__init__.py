@@ -48,6 +48,7 @@ from mithridate.config import EnvConfig, Positive
 from mithridate.envs.darkroom_poison import RoomPoison
 from mithridate.envs.miniworld import room
 from mithridate.envs.miniworld.frames import SEEN, shared
+from mithridate.envs.miniworld.picture import BoxRoom, drawn
 from mithridate.envs.miniworld.walks import Library, contexts
 from mithridate.envs.presets import SMOKE_PRETRAIN, SMOKE_TRAIN
 from mithridate.observations import Views
@@ -223,6 +224,17 @@ class Miniworld:
     def score(self, tasks: MiniworldTasks, trajectory: Trajectory) -> Tensor:
         """The true rewards, (B, T)."""
         return trajectory.true_rewards
+
+    def picture(
+        self,
+        tasks: MiniworldTasks,
+        trajectory: Trajectory,
+        offsets: Tensor,
+        title: str,
+        score: float,
+    ) -> BoxRoom:
+        boxes, goal = tasks.boxes[0], int(tasks.goals[0])
+        return drawn(boxes, goal, trajectory, self.frames.look, offsets, title, score)
 
     def sample_contexts(
         self, tasks: MiniworldTasks, length: int, rng: Rng, poison: Poison | None = None
