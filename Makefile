@@ -3,6 +3,9 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
+# Two processes; the tests of a file stay together, and share what its fixtures make.
+WORKERS ?= 2
+PYTEST = $(BIN)/python -m pytest -n $(WORKERS) --dist loadfile
 NATIVE := CMakeLists.txt $(wildcard mithridate/native/*.cpp mithridate/native/*.hpp)
 # What depends on which kernels run; tested again on the PyTorch path.
 KERNEL_TESTS := tests/test_transformer.py tests/test_contracts.py tests/test_rollout.py \
@@ -27,8 +30,8 @@ lint: $(READY)
 	$(BIN)/lint-imports --no-logo
 
 test: lint
-	$(BIN)/python -m pytest
-	MITHRIDATE_KERNELS=reference $(BIN)/python -m pytest $(KERNEL_TESTS)
+	$(PYTEST)
+	MITHRIDATE_KERNELS=reference $(PYTEST) $(KERNEL_TESTS)
 
 bench: $(READY)
 	$(BIN)/mithridate bench

@@ -242,6 +242,13 @@ TINY = Recipe(
 
 def test_every_kind_of_stage_runs_and_is_reported(tmp_path, monkeypatch):
     monkeypatch.setitem(RECIPES, "tiny", TINY)
+    adaptive = MODELS["at-dpt-adaptive"]
+    few = {
+        **adaptive.settings,
+        "rounds": 6,
+        "synthetic": {**adaptive.settings["synthetic"], "rounds": 3},
+    }
+    monkeypatch.setitem(MODELS, "at-dpt-adaptive", replace(adaptive, settings=few))
     store = Store.open(tmp_path / "store")
     planned = plan(TINY, "smoke", 1)
     store.remember(planned.name, planned.describe())
