@@ -536,11 +536,11 @@ def test_who_was_taken_for_dead_publishes_nothing(tmp_path, monkeypatch):
     assert store.names() == []
 
 
-def test_a_dry_run_says_what_would_be_taken_from_the_package(cli, tmp_path):
+def test_a_dry_run_says_what_would_be_taken_from_the_package(command, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+
     def state(*more):
-        code, out, _ = cli(
-            "reproduce", "linear_main", "--dry-run", "--verbose", *more, cwd=tmp_path
-        )
+        code, out, _ = command("reproduce", "linear_main", "--dry-run", "--verbose", *more)
         line = next(line for line in out.splitlines() if "train at-dpt #1" in line)
         count = re.search(r"(\d+) stages, (\d+) to do", out)
         return code, "shipped" in line, int(count[1]) - int(count[2])
