@@ -3,6 +3,8 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
+WORKERS ?= 2
+PYTEST = $(BIN)/python -m pytest -n $(WORKERS)
 NATIVE := CMakeLists.txt $(wildcard mithridate/native/*.cpp mithridate/native/*.hpp)
 # What depends on which kernels run; tested again on the PyTorch path.
 KERNEL_TESTS := tests/test_transformer.py tests/test_contracts.py tests/test_rollout.py \
@@ -27,8 +29,8 @@ lint: $(READY)
 	$(BIN)/lint-imports --no-logo
 
 test: lint
-	$(BIN)/python -m pytest
-	MITHRIDATE_KERNELS=reference $(BIN)/python -m pytest $(KERNEL_TESTS)
+	$(PYTEST) --dist loadfile  # the tests of a file share what its fixtures make
+	MITHRIDATE_KERNELS=reference $(PYTEST) --dist worksteal $(KERNEL_TESTS)
 
 bench: $(READY)
 	$(BIN)/mithridate bench

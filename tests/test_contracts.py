@@ -60,18 +60,31 @@ def fits(env, agent, attacker=None) -> bool:
     return True
 
 
+@pytest.fixture(scope="module")
+def fit():
+    """fit(env, agent name, attacker name): whether they can meet, tried once."""
+    known = {}
+
+    def ask(env, agent, attacker=None):
+        key = (env.spec.name, agent, attacker)
+        if key not in known:
+            made = attacker and ATTACKERS.create(attacker, budget=1.0)
+            known[key] = fits(env, make_agent(agent, env), made)
+        return known[key]
+
+    return ask
+
+
 @pytest.fixture(params=[*AGENTS.names(), "in_context"])
-def agent(request, env):
-    agent = make_agent(request.param, env)
-    if not fits(env, agent):
+def agent(request, env, fit):
+    if not fit(env, request.param):
         pytest.skip("not for this environment")
-    return agent
+    return make_agent(request.param, env)
 
 
 @pytest.fixture(params=ATTACKERS.names())
-def attacker(request, env):
-    attacker = ATTACKERS.create(request.param, budget=1.0)
-    if not fits(env, AGENTS.create("uniform"), attacker):
+def attacker(request, env, fit):
+    if not fit(env, "uniform", request.param):
         pytest.skip("not for this environment")
     return ATTACKERS.create(request.param, budget=1.0)
 

@@ -256,6 +256,13 @@ TINY = Recipe(
 
 def test_every_kind_of_stage_runs_and_is_reported(tmp_path, monkeypatch):
     monkeypatch.setitem(RECIPES, "tiny", TINY)
+    adaptive = MODELS["at-dpt-adaptive"]
+    few = {
+        **adaptive.settings,
+        "rounds": 6,
+        "synthetic": {**adaptive.settings["synthetic"], "rounds": 3},
+    }
+    monkeypatch.setitem(MODELS, "at-dpt-adaptive", replace(adaptive, settings=few))
     store = Store.open(tmp_path / "store")
     planned = plan(TINY, "smoke", 1)
     store.remember(planned.name, planned.describe())
@@ -543,11 +550,11 @@ def test_who_was_taken_for_dead_publishes_nothing(tmp_path, monkeypatch):
     assert store.names() == []
 
 
-def test_a_dry_run_says_what_would_be_taken_from_the_package(cli, tmp_path):
+def test_a_dry_run_says_what_would_be_taken_from_the_package(command, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+
     def state(*more):
-        code, out, _ = cli(
-            "reproduce", "linear_main", "--dry-run", "--verbose", *more, cwd=tmp_path
-        )
+        code, out, _ = command("reproduce", "linear_main", "--dry-run", "--verbose", *more)
         line = next(line for line in out.splitlines() if "train at-dpt #1" in line)
         count = re.search(r"(\d+) stages, (\d+) to do", out)
         return code, "shipped" in line, int(count[1]) - int(count[2])

@@ -706,7 +706,7 @@ def weights(tmp_path_factory):
     return pretrain(smoke(PretrainConfig, "pretrain", "steps=4"), tmp_path_factory.mktemp("dpt"))
 
 
-def test_a_model_is_refused_with_other_features(weights, tmp_path, cli):
+def test_a_model_is_refused_with_other_features(weights, tmp_path, command, monkeypatch):
     agent = load(str(weights))
     here = make_env("linear_bandit", arms=4, horizon=20)
     torch.testing.assert_close(agent.model.features, torch.tensor(here.spec.features))
@@ -719,9 +719,10 @@ def test_a_model_is_refused_with_other_features(weights, tmp_path, cli):
     with pytest.raises(UserError, match="other features"):
         train_adversarially(config, tmp_path / "run")
     assert not (tmp_path / "run").exists()
-    code, _, err = cli(
+    monkeypatch.chdir(tmp_path)
+    code, _, err = command(
         "evaluate", "linear_bandit", "--preset", "smoke", "--agents", str(weights),
-        "--set", "env.features_seed=7", cwd=tmp_path,
+        "--set", "env.features_seed=7",
     )  # fmt: skip
     assert (code, err.count("\n")) == (2, 1) and "other features" in err
 

@@ -21,10 +21,11 @@ from mithridate.report.picture import draw_room, room_svg
 from mithridate.report.views import summarise
 
 
-def test_the_picture(cli, tmp_path):
+def test_the_picture(command, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
     sets = ("--preset", "smoke", "--agent", "q_learning(episodes=2)")
-    code, out, _ = cli("picture", "darkroom2", *sets, "--attacker", "swap_goals",
-                       "--out", "room.svg", "--json", cwd=tmp_path)  # fmt: skip
+    code, out, _ = command("picture", "darkroom2", *sets, "--attacker", "swap_goals",
+                           "--out", "room.svg", "--json")  # fmt: skip
     assert code == 0
     assert 0 <= json.loads(out)["settled"] < 9
     assert (tmp_path / "room.svg").read_text().count("<path") > 9 * 5
@@ -37,16 +38,16 @@ def test_the_picture(cli, tmp_path):
             "name a target, learned(AGENT)",
         ),
     ):
-        code, _, err = cli(*wrong, "--out", "wrong.svg", cwd=tmp_path)
+        code, _, err = command(*wrong, "--out", "wrong.svg")
         assert (code, err.count("\n")) == (2, 1) and message in err
-    code, _, err = cli("attack", "darkroom2", "--target", "npg", "--set", "attacker=gaussian",
-                       "--preset", "smoke", "--out", "wrong", cwd=tmp_path)  # fmt: skip
+    code, _, err = command("attack", "darkroom2", "--target", "npg", "--set", "attacker=gaussian",
+                           "--preset", "smoke", "--out", "wrong")  # fmt: skip
     assert (code, err.count("\n")) == (2, 1) and "in rooms use tabular" in err
-    code, _, err = cli("evaluate", "bandit", "--agents", "ts", "--attackers", "pooled",
-                       "--preset", "smoke", cwd=tmp_path)  # fmt: skip
+    code, _, err = command("evaluate", "bandit", "--agents", "ts", "--attackers", "pooled",
+                           "--preset", "smoke")  # fmt: skip
     assert (code, err.count("\n")) == (2, 1) and "make no sense in 'bandit'" in err
     assert not (tmp_path / "wrong").exists() and not (tmp_path / "runs").exists()
-    code, _, err = cli("picture", "darkroom2", *sets, "--out", "room.txt", cwd=tmp_path)
+    code, _, err = command("picture", "darkroom2", *sets, "--out", "room.txt")
     assert (code, err.count("\n")) == (2, 1) and "--out room.txt: the name must end in" in err
     assert not (tmp_path / "wrong.svg").exists()
 
@@ -61,10 +62,11 @@ def test_the_room_is_drawn_as_it_is(tmp_path):
     assert (tmp_path / "room.png").stat().st_size > 5000
 
 
-def test_the_matrix_of_a_room(cli, tmp_path):
-    code, out, _ = cli(
+def test_the_matrix_of_a_room(command, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    code, out, _ = command(
         "evaluate", "darkroom2", "--preset", "smoke", "--agents", "npg(episodes=3),oracle",
-        "--attackers", "none,hide_best,learned,pooled", "--json", cwd=tmp_path,
+        "--attackers", "none,hide_best,learned,pooled", "--json",
     )  # fmt: skip
     assert code == 0
     records = json.loads(out)["records"]
