@@ -257,7 +257,7 @@ class _Builder:
         if key not in self._resolved:
             self._resolved[key] = attack_config(
                 heading.described, parse(EvaluateConfig, self.evaluation(level)),
-                INPUT if row.is_model else level.fill(row.agent), 0,
+                INPUT if row.is_model else level.fill(row.agent_in(self.preset)), 0,
                 rounds=None if self.preset == "smoke" else row.attack_rounds,
                 sets=self.sets["attack"],
             ).to_json()  # fmt: skip
@@ -282,7 +282,7 @@ class _Builder:
         config["cell"] = {
             "label": row.label, "replication": replication,
             "target": heading.of if trained else None,
-            "victim": INPUT if row.is_model else level.fill(row.agent),
+            "victim": INPUT if row.is_model else level.fill(row.agent_in(self.preset)),
             "attacker": "none" if trained else heading.of,
         }  # fmt: skip
         label = f"{row.label} / {heading} #{replication + 1}, {level}"

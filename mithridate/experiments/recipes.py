@@ -133,6 +133,11 @@ class Row:
     column."""
     meets: tuple[str, ...] = ()
     """Outside the paper preset, the kinds of attack that it meets; none for all."""
+    smoke: str | None = None
+    """The agent in the smoke preset, if it is another."""
+
+    def agent_in(self, preset: str) -> str:
+        return self.smoke if self.smoke and preset == "smoke" else self.agent
 
     @property
     def is_model(self) -> bool:
@@ -247,7 +252,10 @@ ROOM_ROWS = (
 ROOM_ATTACKS = ("none", *Darkroom.attacks)
 ROOM_TARGETS = ("AT-DPT", "DPT", "NPG", "Q-learning")
 # 100 episodes of every task come before the one that counts; the paper has these columns of it.
-PPO = Row("PPO", "ppo", brief=True, tasks=40, meets=("clean", "random", "learned"))
+PPO = Row(
+    "PPO", "ppo", brief=True, tasks=40, meets=("clean", "random", "learned"),
+    smoke="ppo(episodes=2)",
+)  # fmt: skip
 VIEW_ATTACKS = ("none", *Miniworld.attacks)
 ARM_ATTACKS = ("none", *Arms.attacks)
 MAIN = ("AT-DPT", "DPT", "TS", "RTS", "UCB1.0", "crUCB")
