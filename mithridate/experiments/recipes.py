@@ -480,8 +480,8 @@ RECIPES = {
             environment="miniworld",
             rows=(AT_DPT, DPT, PPO, Row("oracle", "oracle")),
             static=VIEW_ATTACKS,
-            trained={"learned": ("AT-DPT", "DPT"), "pooled": ("AT-DPT", "DPT")},
-            own=("search",),
+            trained={"learned": ("AT-DPT", "DPT")},
+            own=("search",),  # among tables by kinds of entries, as pooled attackers have them
             table="miniworld_main",
             pictures=(
                 ("AT-DPT", "learned(AT-DPT)"),
