@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Iterator
-from typing import Annotated, Any
+from typing import Annotated, Any, ClassVar
 
 from pydantic import (
     BaseModel,
@@ -74,6 +74,8 @@ class Config(BaseModel):
 class EnvConfig(Config):
     """Base of the environments' configurations (each in the environment's own file)."""
 
+    which_tasks: ClassVar[tuple[str, ...]] = ()
+    """Fields that say which of the environment's tasks are drawn, and change nothing in any."""
     name: str
     """The environment's registered name."""
     horizon: Positive

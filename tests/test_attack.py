@@ -48,9 +48,13 @@ def test_an_attack_is_resumed_where_it_stopped(tmp_path, monkeypatch):
     assert attack(attack_config(rounds=5), tmp_path / "parts").read_bytes() == whole
 
 
-ELSEWHERE = {"npg": "darkroom2", "q_learning": "darkroom2", "ppo": "miniworld"} | dict.fromkeys(
-    ("linucb", "crlinucb", "lin_ts", "mixture_linucb", "mixture_lin_ts"), "linear_bandit"
-)
+ELSEWHERE = {
+    "ppo": "miniworld",
+    **dict.fromkeys(("mixture_room", "npg", "q_learning"), "darkroom2"),
+    **dict.fromkeys(
+        ("linucb", "crlinucb", "lin_ts", "mixture_linucb", "mixture_lin_ts"), "linear_bandit"
+    ),
+}
 BRIEF = {"ppo": "ppo(episodes=2)"}
 PRIVILEGED = ("oracle", "posterior_oracle")
 

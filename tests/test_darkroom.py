@@ -51,19 +51,6 @@ def test_rewards_are_for_the_cell_that_is_reached():
     assert (state == 3).all()
 
 
-def test_all_pairs_of_goals_occur_and_parts_are_disjoint():
-    def pairs(**settings):
-        tasks = make_env("darkroom2", size=3, **settings).sample_tasks(3000, Rng(1))
-        return set(zip((tasks.rewards == 1).int().argmax(1).tolist(),
-                       (tasks.rewards == 2).int().argmax(1).tolist(), strict=True))  # fmt: skip
-
-    assert len(pairs()) == 72
-    train, test = (pairs(held_out=0.25, part=part) for part in ("train", "test"))
-    assert (len(train), len(test)) == (54, 18) and not train & test
-    with pytest.raises(UserError, match="part test is empty"):
-        make_env("darkroom2", part="test")
-
-
 @pytest.mark.parametrize("size", [2, 3, 5])
 def test_the_oracle_is_optimal(size):
     """Against dynamic programming over the whole episode, without a discount."""

@@ -5,6 +5,7 @@ from mithridate.agents import in_context as in_context
 from mithridate.agents import linear_bandits as linear_bandits
 from mithridate.agents import mixture_arms as mixture_arms
 from mithridate.agents import mixture_linear as mixture_linear
+from mithridate.agents import mixture_room as mixture_room
 from mithridate.agents import npg as npg
 from mithridate.agents import oracle as oracle
 from mithridate.agents import posterior_oracle as posterior_oracle

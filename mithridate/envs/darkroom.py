@@ -20,6 +20,13 @@ from pydantic import model_validator
 from torch import Tensor
 
 from mithridate.config import IN_ROOMS, EnvConfig, Fraction, Positive, Seed
+from mithridate.envs.darkroom_goals import (
+    Part,
+    held_cells,
+    independently,
+    pairs_of,
+    without_replacement,
+)
 from mithridate.envs.darkroom_picture import Room
 from mithridate.envs.darkroom_poison import RoomPoison
 from mithridate.envs.presets import (
@@ -49,6 +56,11 @@ BATCHES = {
 }  # fmt: skip
 LONG = {**BATCHES, "long_every": 1}
 PAPER_ATTACK = "tabular(discount=1,iterations=20)"
+SEEN: dict[str, Any] = {"held_out": 1 / 3, "part": "train"}
+"""Of the environment, for trainings whose models are measured on pairs of goals that they never
+met: 400 of the 600."""
+HELD_OUT: dict[str, Any] = {"held_out": 1 / 3, "part": "test"}
+"""And where they are measured: the other 200."""
 
 
 class DarkroomConfig(EnvConfig):
@@ -57,10 +69,11 @@ class DarkroomConfig(EnvConfig):
     """Steps per episode (H)."""
     size: Positive = 5
     """Cells on a side of the room."""
+    which_tasks: ClassVar[tuple[str, ...]] = ("held_out", "part", "split_seed")
     held_out: Fraction = 0.0
     """Share of the pairs of goals that the `train` part leaves out; the `test` part has only
-    these."""
-    part: Literal["all", "train", "test"] = "all"
+    these, and draws each of them once before any comes again."""
+    part: Part = "all"
     """Which pairs of goals the tasks are drawn from."""
     split_seed: Seed = 0
     """Which pairs are held out."""
@@ -74,10 +87,10 @@ class DarkroomConfig(EnvConfig):
     def _there_are_tasks(self) -> DarkroomConfig:
         if self.size < 2:
             raise ValueError("size must be at least 2: two goals need two cells")
-        held = round(self.held_out * self.size**2 * (self.size**2 - 1))
+        held, every = (held_cells(self.size**2, share) for share in (self.held_out, 1.0))
         if self.part == "test" and held == 0:
             raise ValueError("part test is empty: raise held_out")
-        if self.part == "train" and held == self.size**2 * (self.size**2 - 1):
+        if self.part == "train" and held == every:
             raise ValueError("part train is empty: lower held_out")
         return self
 
@@ -190,23 +203,14 @@ class Darkroom:
         self._after = transitions(self.config.size)
 
     def sample_tasks(self, n: int, rng: Rng, first: int = 0) -> DarkroomTasks:
-        ids = torch.arange(first, first + n)
-        pairs = torch.from_numpy(self._pairs())
-        drawn = rng.child("goals").streams(ids).uniform().squeeze(1)
-        goals = pairs[(drawn.double() * len(pairs)).long()]  # (B, 2)
+        c = self.config
+        pairs = torch.from_numpy(pairs_of(c.part, self.states, c.held_out, c.split_seed))
+        draw = without_replacement if c.part == "test" else independently
+        goals = pairs[draw(len(pairs), n, rng.child("goals"), first)]  # (B, 2)
         rewards = torch.zeros(n, self.states)
         rewards.scatter_(1, goals[:, :1], 1.0)
         rewards.scatter_(1, goals[:, 1:], 2.0)
-        return DarkroomTasks(ids=ids, rewards=rewards)
-
-    def _pairs(self) -> np.ndarray[Any, np.dtype[np.int64]]:
-        """(N, 2): the cells of the goals worth 1 and 2, of all tasks in this part."""
-        cells = np.arange(self.states)
-        pairs = np.array([(a, b) for a in cells for b in cells if a != b])
-        order = Rng(self.config.split_seed).child("darkroom2", "split").generator()
-        shuffled = pairs[order.permutation(len(pairs))]
-        held = round(self.config.held_out * len(pairs))
-        return {"all": pairs, "train": shuffled[held:], "test": shuffled[:held]}[self.config.part]
+        return DarkroomTasks(ids=torch.arange(first, first + n), rewards=rewards)
 
     def reset(self, tasks: DarkroomTasks) -> Tensor:
         return torch.zeros(len(tasks), dtype=torch.int64, device=tasks.device)

@@ -182,8 +182,12 @@ class _Builder:
         seed = direct.pop("seed", 0)
         key = json.dumps([kind, direct], sort_keys=True)
         if key not in self._resolved:
+            measuring = kind == "evaluate"
+            env = self.recipe.testing_env if measuring else self.recipe.training_env
+            sets = [f"env.{name}={json.dumps(value)}" for name, value in env.items()]
             self._resolved[key] = resolve(
-                CONFIGS[kind], kind, self.recipe.environment, self.preset, self.sets[kind], **direct  # type: ignore[arg-type]
+                CONFIGS[kind], kind, self.recipe.environment, self.preset,  # type: ignore[arg-type]
+                [*sets, *self.sets[kind]], **direct,
             ).to_json()  # fmt: skip
         return {**self._resolved[key], "seed": seed}
 
@@ -249,6 +253,11 @@ class _Builder:
         """The training whose attackers of the last round a column is made of."""
         if not row.is_model or MODELS[row.agent].kind != "train":
             raise UserError(f"{heading}: {row.label} is not trained along with attackers")
+        if self.recipe.training_env != self.recipe.testing_env:
+            raise UserError(
+                f"{heading}: attackers that a model was trained with belong to its tasks, and "
+                f"recipe {self.recipe.name} measures in another environment"
+            )
         return self.model(row.agent, level, replication)
 
     def _attack(self, row: Row, heading: Heading, level: Level) -> dict[str, Any]:

@@ -185,6 +185,10 @@ class Recipe:
     replications: Mapping[str, int] = field(
         default_factory=lambda: {"smoke": 2, "laptop": 3, "paper": 10}
     )
+    training_env: Mapping[str, Any] = field(default_factory=dict)
+    """Settings of the environment that models are trained in, where they are not the preset's."""
+    testing_env: Mapping[str, Any] = field(default_factory=dict)
+    """The same of the one that attackers are trained in, and everybody is measured in."""
 
     def __post_init__(self) -> None:
         labels = {row.label for row in self.rows}

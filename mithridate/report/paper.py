@@ -82,8 +82,10 @@ def paper_clean(env: EnvConfig, agent: str) -> tuple[float, float] | None:
 
 
 def is_the_papers(env: EnvConfig) -> bool:
-    """Whether this is the environment of the paper, not a smaller or larger one."""
-    return env == parse(type(env), {"name": env.name})
+    """Whether this is the environment of the paper, not a smaller or larger one. Which of its tasks
+    are drawn does not matter: the paper does not say how it split them."""
+    any_tasks = {name: getattr(env, name) for name in env.which_tasks}
+    return env == parse(type(env), {"name": env.name, **any_tasks})
 
 
 def colour_range(env: EnvConfig, column: str | Heading) -> tuple[float, float] | None:

@@ -161,9 +161,10 @@ def omissions(store: Store) -> list[str]:
 
 
 def _environment(recipe: Recipe, graph: Graph) -> EnvConfig:
-    """As the first stage has it."""
+    """The one that everybody is measured in."""
+    measured = next((s for s in graph.stages if s.name in graph.cells), graph.stages[0])
     try:
-        env = parse(EvaluateConfig, {"env": graph.stages[0].config.get("env")}).env
+        env = parse(EvaluateConfig, {"env": measured.config.get("env")}).env
         if env.name != recipe.environment:
             raise UserError(f"the recipe has the environment {recipe.environment}")
     except UserError as error:
