@@ -145,18 +145,18 @@ def test_same_seed_same_episodes(id):
     assert not same(runs[0][0], play(gym.make(id, horizon=12), actions, seed=6))
 
 
-@pytest.mark.parametrize("id", WITHOUT_IMAGES)
+@pytest.mark.parametrize("id", EVERY)
 def test_episodes_are_those_of_our_rollout(id):
     actions = script(id, 15, horizon=15)[0]
     steps = play(gym.make(id, horizon=15), actions, seed=3)
     numbers, env = steps[0][2], make_env(IDS[id], horizon=15)
     tasks = env.sample_tasks(1, RNG.child("tasks"), first=numbers["task"])
-    tasks = type(tasks)(**tasks.tensors(), episodes=torch.tensor([numbers["episode"]]))
+    tasks = type(tasks)(**tasks.tensors(), episodes=torch.tensor([numbers["episode_number"]]))
     done = rollout(env, tasks, Script(actions[None]), rng=RNG)
     assert [reward for _, reward, _ in steps[1:]] == done.true_rewards[0].tolist()
     assert [i["optimal_action"] for _, _, i in steps[1:]] == done.optimal_actions[0].tolist()
     assert [i["score"] for _, _, i in steps[1:]] == env.score(tasks, done)[0].tolist()
-    if done.observations is not None:
+    if id == ROOM:
         assert [int(seen) for seen, _, _ in steps] == done.observations[0, 0].tolist()
 
 
@@ -200,7 +200,18 @@ def test_which_task():
     told = tasks(gym.make(BANDIT), {"options": {"task": 2}}, {"options": {"same_task": True}}, {})
     assert told[:2] == [2, 2] and told[2] != 2
     rows = gym.make_vec(BANDIT, num_envs=3, task=[4, 5, 4]).reset(seed=0)[1]
-    assert rows["task"].tolist() == [4, 5, 4] and len(set(rows["episode"])) == 3
+    assert rows["task"].tolist() == [4, 5, 4] and len(set(rows["episode_number"])) == 3
+
+
+def test_wrappers_that_count_find_their_place_free():
+    """Gymnasium's own keep what they count under "episode"."""
+    env = gym.wrappers.RecordEpisodeStatistics(gym.make(ROOM, horizon=3))
+    steps = play(env, [4] * 3, seed=0)
+    assert steps[-1][2]["episode"]["l"] == 3 and "episode" not in steps[0][2]
+    rows = gym.wrappers.vector.RecordEpisodeStatistics(gym.make_vec(ROOM, num_envs=2, horizon=3))
+    rows.reset(seed=0)
+    infos = [rows.step([4, 4])[4] for _ in range(4)]
+    assert [i for i, info in enumerate(infos) if "episode" in info] == [2]
 
 
 def test_a_task_stays_and_its_luck_does_not():
@@ -264,6 +275,7 @@ def test_the_guides_examples_run():
         (LINEAR, "mirror"),
         (ROOM, "uniform"),
         (ROOM, "swap_goals"),
+        pytest.param(BOXES, "all_decoys", marks=pytest.mark.gl),
     ],
 )
 def test_poisoned_episodes_are_those_of_our_rollout(id, attacker):
@@ -275,7 +287,7 @@ def test_poisoned_episodes_are_those_of_our_rollout(id, attacker):
     steps = [vector.step(rows[:, t]) for t in range(length)]
     parts = [env.sample_tasks(1, RNG.child("tasks"), first=int(n)) for n in numbers["task"]]
     tasks = type(parts[0]).cat(parts)
-    tasks = type(tasks)(**tasks.tensors(), episodes=torch.tensor(numbers["episode"]))
+    tasks = type(tasks)(**tasks.tensors(), episodes=torch.tensor(numbers["episode_number"]))
     theirs = make_attacker(attacker, env.budget, env.config.facts())
     done = rollout(env, tasks, Script(rows), theirs, 0.5, rng=RNG)
     assert np.stack([s[1] for s in steps], 1).tolist() == done.observed_rewards.tolist()
@@ -363,6 +375,44 @@ def test_a_learned_attacker_brings_its_tasks(tmp_path):
     PoisonReward(other, learned.attacker).reset(seed=0)
 
 
+@pytest.mark.parametrize(
+    ("id", "attacker"),
+    [
+        (BANDIT, "gaussian"),
+        (BANDIT, "adaptive(layers=1,heads=1,width=8)"),
+        (ROOM, "tabular"),
+        (ROOM, "search(candidates=2,trials=1)"),
+    ],
+)
+def test_learned_attackers_do_what_they_do_in_our_rollout(id, attacker, tmp_path):
+    config = resolve(
+        AttackConfig, "attack", IDS[id], "smoke", target="uniform", attacker=attacker,
+        rounds=2, tasks=4,
+    )  # fmt: skip
+    learned = LearnedAttack(attack(config, tmp_path / "run"))
+    settings = config.env.model_dump(exclude={"name"})
+    env, rows = learned.env, script(id, config.env.horizon, rows=3, **settings)
+    vector = PoisonRewardVector(gym.make_vec(id, num_envs=3, **settings), learned, eps=0.5)
+    vector.reset(seed=0)
+    tasks = vector.unwrapped.episodes.tasks
+    if not attacker.startswith("adaptive"):  # which has no attack for each task
+        assert torch.isin(tasks.ids, learned.tasks.ids).all()
+    seen = np.stack([vector.step(actions)[1] for actions in rows.T], 1)
+    theirs = LearnedAttack(tmp_path / "run").attacker
+    done = rollout(env, tasks, Script(rows), theirs, 0.5, rng=RNG)
+    assert seen.tolist() == done.observed_rewards.tolist()
+    assert not torch.equal(done.observed_rewards, done.true_rewards)
+
+
+@pytest.mark.parametrize("id", EVERY)
+def test_all_attacks_of_an_environment_can_be_put_around_it(id):
+    for attacker in make_env(IDS[id]).attacks:
+        env = PoisonReward(gym.make(id, horizon=4), attacker, eps=1.0)
+        steps = play(env, [0] * 4, seed=0)[1:]
+        assert all(info["poisoned"] for _, _, info in steps)
+        assert env.poison.attack.attacker.cost().item() > 0
+
+
 def test_the_wrapper_can_be_made_again():
     env = PoisonReward(gym.make(BANDIT, arms=3, horizon=20), "swap", eps=0.5, seed=3)
     again = gym.make(pickle.loads(pickle.dumps(env.spec)))
@@ -446,6 +496,19 @@ def test_observations_that_are_not_discrete_need_a_key():
 
 def leans_right(seen):
     return int(seen[2] > 0)
+
+
+def test_an_environment_that_always_hands_out_the_same_info():
+    class Same(gym.Wrapper):
+        said: dict = {}  # noqa: RUF012
+
+        def step(self, action):
+            return (*self.env.step(action)[:4], self.said)
+
+    env = PoisonReward(Same(gym.make("CliffWalking-v1")), "uniform", eps=0.5)
+    env.reset(seed=0)
+    assert [env.step(action)[4]["true_reward"] for action in (0, 2, 1)] == [-1, -1, -100]
+    assert Same.said == {}
 
 
 def test_who_knows_the_task_is_refused_where_nothing_is_known():

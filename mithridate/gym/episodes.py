@@ -106,7 +106,7 @@ class Episodes:
         self._noise = RNG.child("noise").streams(self.tasks.luck)
         self.state = self.env.reset(self.tasks)
         self.observation = self.env.observe(self.state)
-        return {"task": np.array(wanted), "episode": np.array(episodes)}
+        return {"task": np.array(wanted), "episode_number": np.array(episodes)}
 
     def _wanted(self, options: Mapping[str, Any], seeded: bool) -> Numbers | None:
         """The numbers of the tasks; None if they are to be drawn."""

@@ -81,12 +81,12 @@ class PoisonReward(gymnasium.Wrapper[Any, Any, Any, Any], RecordConstructorArgs)
         seen, reward, terminated, truncated, info = self.env.step(action)
         ended = np.array([terminated or truncated])
         shown, hit = self.poison.after([action], np.array([reward]), [seen], ended)
-        info.setdefault("true_reward", reward)
-        info["poisoned"] = bool(hit[0]) or info.get("poisoned", False)
+        poisoned = bool(hit[0]) or info.get("poisoned", False)
+        info = {"true_reward": reward, **info, "poisoned": poisoned}
         return seen, float(shown[0]) if hit[0] else reward, terminated, truncated, info
 
 
-class PoisonRewardVector(VectorWrapper[Any, Any, Any, Any, Any], RecordConstructorArgs):
+class PoisonRewardVector(VectorWrapper, RecordConstructorArgs):  # type: ignore[type-arg]
     """The same around a vector environment. The step that only resets a row (NEXT_STEP) is neither
     poisoned nor shown to the attacker nor charged. In others' environments, all rows have the same
     task, and the same attack if it is fixed."""
@@ -147,9 +147,9 @@ class PoisonRewardVector(VectorWrapper[Any, Any, Any, Any, Any], RecordConstruct
         if begins.any():
             self.poison.begin(each, None, np.flatnonzero(begins).tolist())
         self._ended = ended.copy()
-        if "true_reward" not in info:
-            info |= {"true_reward": np.array(rewards), "_true_reward": live}
-        info |= {"poisoned": hit | info.get("poisoned", False), "_poisoned": live.copy()}
+        true = {"true_reward": np.array(rewards), "_true_reward": live}
+        poisoned = hit | info.get("poisoned", False)
+        info = {**true, **info, "poisoned": poisoned, "_poisoned": live.copy()}
         return seen, np.where(hit, shown, rewards), terminated, truncated, info
 
     def _each(self, seen: Any) -> list[Any]:

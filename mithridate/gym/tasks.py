@@ -7,9 +7,9 @@
 - End: after `horizon` steps, as a truncation; nothing terminates.
 - A reset draws a task. `resample=False` keeps the first until a reset with a seed; `task=7` has
   that one only. A reset's options go before: {"task": 7}, {"same_task": True}.
-- `info` is for whoever measures, never for the agent. After a reset: "task" and "episode", the
-  numbers of both. After a step: "true_reward"; "score", the metric's share (regret in bandits);
-  "optimal_action" where the action was taken.
+- `info` is for whoever measures, never for the agent. After a reset: "task" and
+  "episode_number", which select task and luck. After a step: "true_reward"; "score", the metric's
+  share (regret in bandits); "optimal_action" where the action was taken.
 """
 
 from __future__ import annotations
