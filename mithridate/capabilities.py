@@ -178,6 +178,12 @@ class RuleAttacker(Attacker, Protocol):
     def rule(self, means: Tensor) -> Tensor: ...
 
 
+class BlindAttacker(Attacker, Protocol):
+    blind: bool
+    """It looks at nothing of a task but how many actions and keys there are, and can be used where
+    no more is known."""
+
+
 # Who can what ------------------------------------------------------------------------------------
 
 
@@ -231,6 +237,10 @@ def is_transparent(attacker: Any) -> TypeGuard[TransparentAttacker]:
 
 def has_rule(attacker: Any) -> TypeGuard[RuleAttacker]:
     return _can(attacker, "rule")
+
+
+def is_blind(attacker: Any) -> bool:
+    return _can(attacker, "blind") and bool(attacker.blind)
 
 
 def _can(thing: Any, *members: str) -> bool:

@@ -13,8 +13,8 @@ from mithridate.native import description, kernels
 from mithridate.versions import installed, versions
 
 EXTRAS = {
-    "bench": ("transformers",), "miniworld": ("miniworld",), "ray": ("ray",),
-    "tensorboard": ("tensorboard",),
+    "bench": ("transformers",), "gym": ("gymnasium",), "miniworld": ("miniworld",),
+    "ray": ("ray",), "tensorboard": ("tensorboard",),
 }  # fmt: skip
 """Each extra and the packages that it brings."""
 

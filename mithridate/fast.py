@@ -19,9 +19,9 @@ from mithridate.tables import (
     AttackTables,
     Playing,
     TableAgent,
-    TableAttacker,
     TableEnv,
     WorldTables,
+    is_fixed,
 )
 from mithridate.types import Agent, Attacker, Env, Tasks
 
@@ -89,7 +89,7 @@ def plan(
     steps, spec = env.spec.horizon, env.spec
     if not isinstance(agent, TableAgent) or not agent.plays(steps):
         return None
-    if attacker is not None and not (isinstance(attacker, TableAttacker) and attacker.has_tables()):
+    if attacker is not None and not is_fixed(attacker):
         return None
     if not isinstance(env, TableEnv) or (world := env.tables(tasks)) is None:
         return None

@@ -114,13 +114,13 @@ def _rollout(
             if record_values and episode == 0 and (state is not None or not values):
                 values.append(_values(env, tasks, state))
             next_state, paid = env.step(tasks, state, actions, noise.normal(spec.noise_size))
-            true = _rewards(paid, batch, env)
+            true = checked_rewards(paid, batch, env)
             next_obs = own(env.observe(next_state))
             hit = contamination.uniform().squeeze(1) < eps  # (B,)
             proposed = true
             if attacker is not None:
                 step = Step(own(obs), own(state), own(actions), own(true), own(next_obs), own(key))
-                proposed = _rewards(attacker.poison(step), batch, attacker)
+                proposed = checked_rewards(attacker.poison(step), batch, attacker)
             observed = torch.where(hit, proposed, true)
             record.step(
                 episode, t, next_obs, keys=key,
@@ -195,7 +195,7 @@ def _plain(thing: Any) -> bool:
     return isinstance(thing, Tensor) and thing.layout == torch.strided and not thing.is_meta
 
 
-def _rewards(rewards: Any, batch: int, giver: Env | Attacker) -> Tensor:
+def checked_rewards(rewards: Any, batch: int, giver: Env | Attacker) -> Tensor:
     """Rewards (B,) of one step in memory of their own, or an error that says what is wrong."""
     if not _plain(rewards) or not rewards.is_floating_point():
         kind = rewards.dtype if isinstance(rewards, Tensor) else type(rewards).__name__

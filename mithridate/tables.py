@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
-from typing import Any, Protocol, TypeVar, runtime_checkable
+from typing import Any, Protocol, TypeGuard, TypeVar, runtime_checkable
 
 import torch
 from torch import Tensor
@@ -90,6 +90,11 @@ class TableAttacker(Protocol):
         """Of the tasks that it was last reset for; numbers for so many steps are drawn from its
         streams."""
         ...
+
+
+def is_fixed(attacker: Any) -> TypeGuard[TableAttacker]:
+    """Whether what it does is settled once it is reset, and does not depend on what it sees."""
+    return isinstance(attacker, TableAttacker) and attacker.has_tables()
 
 
 @runtime_checkable

@@ -200,7 +200,8 @@ EXAMPLES = sorted((Path(__file__).parent.parent / "examples").glob("*.py"))
 def test_the_examples_run(path, capsys):
     """With fewer tasks and rounds."""
     code = path.read_text().replace("tasks=100", "tasks=2").replace("tasks=50", "tasks=2")
-    exec(code.replace("rounds=10", "rounds=1"), {"__name__": "__main__"})
+    code = code.replace("rounds=10", "rounds=1").replace("episodes=500", "episodes=5")
+    exec(code, {"__name__": "__main__"})
     assert "regret" in capsys.readouterr().out
 
 

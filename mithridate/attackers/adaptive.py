@@ -183,6 +183,11 @@ class AdaptiveAttacker:
         if self.config.episodes > 1:
             self.episodes, self.together = self.config.episodes, True
 
+    @property
+    def blind(self) -> bool:
+        """Only its first guess is about the arms."""
+        return self.model is not None
+
     # Acting ----------------------------------------------------------------------------------
 
     def reset(self, spec: EnvSpec, tasks: Tasks, rng: TaskStreams) -> None:

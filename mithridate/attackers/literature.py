@@ -128,6 +128,11 @@ class WatchingAttacker:
     def __init__(self, config: WatchingConfig) -> None:
         self.config = config
 
+    @property
+    def blind(self) -> bool:
+        """It need not know the arms if it is told which one is the target."""
+        return isinstance(self.config.target, int)
+
     def alpha(self, seen: History) -> Tensor:
         """(B,): what to take from the reward, before it is made non-negative."""
         raise NotImplementedError

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from mithridate.rng import TaskStreams
-from mithridate.tables import AttackTables, TableAttacker, side_by_side, unchanged
+from mithridate.tables import AttackTables, TableAttacker, is_fixed, side_by_side, unchanged
 from mithridate.types import Attacker, EnvSpec, Step, Tasks
 
 
@@ -39,7 +39,7 @@ class Population:
 
     def has_tables(self) -> bool:
         return unchanged(self, Population, "poison") and all(
-            a is None or (isinstance(a, TableAttacker) and a.has_tables()) for _, a in self.parts
+            a is None or is_fixed(a) for _, a in self.parts
         )
 
     def attack_tables(self, steps: int) -> AttackTables:

@@ -50,6 +50,7 @@ class _Table(OffsetTable):
 @ATTACKERS.register("uniform")
 class UniformAttacker:
     Config = UniformConfig
+    blind = True
 
     def __init__(self, config: UniformConfig | None = None) -> None:
         self.config = config or UniformConfig()
