@@ -119,7 +119,7 @@ def test_every_field_is_read_by_somebody(monkeypatch, tmp_path):
         EvaluateConfig, "evaluate", "darkroom2", "smoke", ["env.size=2", "env.horizon=5"],
         attackers=("none", *Darkroom.attacks, "learned(npg)", "pooled(npg)"), tasks=4, rounds=1,
     )  # fmt: skip
-    evaluate_config(room, ["npg", "q_learning"])
+    evaluate_config(room, ["npg", "q_learning", "mixture_room"])
     kinds = ("learned", "adaptive", "search", "steady")
     config = resolve(
         EvaluateConfig, "evaluate", "bandit", "smoke", ["threads=1", "adaptive_rounds=1"],
@@ -127,7 +127,7 @@ def test_every_field_is_read_by_somebody(monkeypatch, tmp_path):
     )  # fmt: skip
     ring = Ring()
     rollout(ring, ring.sample_tasks(2, Rng(0)), AGENTS.create("ppo", episodes=1), rng=Rng(0))
-    rooms = ("npg", "q_learning", "ppo")
+    rooms = ("npg", "q_learning", "mixture_room", "ppo")
     linear = ("linucb", "crlinucb", "lin_ts", "mixture_linucb", "mixture_lin_ts")
     features = resolve(EvaluateConfig, "evaluate", "linear_bandit", "smoke", tasks=3)
     evaluate_config(features, [*linear, "posterior_oracle"])
