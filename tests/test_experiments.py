@@ -17,7 +17,7 @@ from mithridate import versions
 from mithridate.errors import UserError
 from mithridate.experiments.artifacts import Artifact
 from mithridate.experiments.claims import Claim
-from mithridate.experiments.estimate import seconds
+from mithridate.experiments.estimate import seconds, work
 from mithridate.experiments.executors import run_graph
 from mithridate.experiments.plan import plan
 from mithridate.experiments.recipes import MODELS, RECIPES, Level, Model, Recipe, Row
@@ -173,9 +173,27 @@ def test_a_costly_row_has_fewer_tasks_and_columns_outside_the_paper_preset():
         ("clean", "none"), ("random", "uniform"), ("learned", "AT-DPT"), ("learned", "DPT"),
     }  # fmt: skip
     assert {s.config["tasks"] for s in laptop.stages() if s.kind == "attack"} == {200}
+    assert {c.config["cell"]["victim"] for c in cells} == {"ppo"}
+    smoke = [c for c in plan(recipe, "smoke", 1).cells if c.config["cell"]["label"] == "PPO"]
+    assert {c.config["cell"]["victim"] for c in smoke} == {"ppo(episodes=2)"}
     cells = [c for c in paper.cells if c.config["cell"]["label"] == "PPO"]
     assert {c.config["tasks"] for c in cells} == {200}
     assert len(cells) == len([c for c in paper.cells if c.config["cell"]["label"] == "DPT"])
+
+
+def test_estimates_know_that_views_and_ppo_take_longer():
+    def cell(recipe, label):
+        return next(
+            c
+            for c in plan(RECIPES[recipe], "laptop", 1).cells
+            if c.config["cell"]["label"] == label and c.about.kind == "clean"
+        )
+
+    seen, room = cell("miniworld_main", "DPT"), cell("darkroom2_main", "DPT")
+    assert work(seen) > 4 * work(room), "250 steps with frames, and 200 without"
+    ppo, oracle = cell("miniworld_main", "PPO"), cell("miniworld_main", "oracle")
+    steps = 100 * ppo.config["tasks"] / oracle.config["tasks"]
+    assert work(ppo) > 100 * steps * work(oracle), "every step has its share of the updates"
 
 
 def test_what_a_level_means_for_each_stage():

@@ -123,6 +123,15 @@ def test_what_is_suspicious_is_flagged(rows, code):
     assert code in {flag.code for flag in flags(Cells(rows, "lower"))}
 
 
+def test_who_has_few_tasks_is_named_unless_all_have():
+    def said(rows):
+        return next(f.text for f in flags(Cells(rows, "lower")) if f.code == "few-tasks")
+
+    few = [{**r, "tasks": 40} for r in good("B")]
+    assert said([*good(), *few]) == "B: replications have 40 tasks only"
+    assert said(few) == "replications have 40 tasks only"
+
+
 def test_every_flag_is_explained_in_the_documentation():
     from pathlib import Path
 
