@@ -1,6 +1,7 @@
 """Recipes, the graph, and reproduce: nothing twice, nothing lost, the same records everywhere."""
 
 import json
+import math
 import os
 import random
 import re
@@ -17,13 +18,14 @@ from mithridate import versions
 from mithridate.errors import UserError
 from mithridate.experiments.artifacts import Artifact
 from mithridate.experiments.claims import Claim
-from mithridate.experiments.estimate import seconds, work
+from mithridate.experiments.estimate import _step, seconds, work
 from mithridate.experiments.executors import run_graph
 from mithridate.experiments.plan import plan
 from mithridate.experiments.recipes import MODELS, RECIPES, Level, Model, Recipe, Row
 from mithridate.experiments.stages import _copy_shipped, in_order, perform
 from mithridate.experiments.store import Store
 from mithridate.model.weights import find
+from mithridate.registry import AGENTS
 from mithridate.report.exports import export
 from mithridate.report.views import summarise
 
@@ -181,7 +183,7 @@ def test_a_costly_row_has_fewer_tasks_and_columns_outside_the_paper_preset():
     assert len(cells) == len([c for c in paper.cells if c.config["cell"]["label"] == "DPT"])
 
 
-def test_estimates_know_that_views_and_ppo_take_longer():
+def test_estimates_know_that_views_and_ppo_take_longer(monkeypatch):
     def cell(recipe, label):
         return next(
             c
@@ -194,6 +196,11 @@ def test_estimates_know_that_views_and_ppo_take_longer():
     ppo, oracle = cell("miniworld_main", "PPO"), cell("miniworld_main", "oracle")
     steps = 100 * ppo.config["tasks"] / oracle.config["tasks"]
     assert work(ppo) > 100 * steps * work(oracle), "every step has its share of the updates"
+    for nonsense in ("much", math.nan, math.inf, -1.0):
+        monkeypatch.setattr(AGENTS.get("ppo"), "step_seconds", nonsense)
+        _step.cache_clear()
+        assert work(ppo) == pytest.approx(steps * work(oracle))
+    _step.cache_clear()
 
 
 def test_what_a_level_means_for_each_stage():

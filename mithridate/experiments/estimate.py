@@ -16,7 +16,7 @@ from mithridate.envs import make_env
 from mithridate.errors import UserError
 from mithridate.evaluation.kinds import Heading, Kind
 from mithridate.evaluation.victims import Victim
-from mithridate.experiments.stages import INPUT, Stage, parsed_config
+from mithridate.experiments.stages import INPUT, MANY_SECONDS, Stage, parsed_config
 from mithridate.experiments.store import Store
 from mithridate.observations import Views
 from mithridate.registry import AGENTS, parse_call
@@ -111,7 +111,9 @@ def _step(agent: str) -> float:
     name = parse_call(agent)[0]
     if agent == INPUT or name not in AGENTS.names():
         return ROLL_OTHER
-    return float(getattr(AGENTS.get(name), "step_seconds", ROLL_OTHER))
+    said = getattr(AGENTS.get(name), "step_seconds", ROLL_OTHER)
+    sound = isinstance(said, int | float) and 0 < said < MANY_SECONDS  # a user's class may say so
+    return float(said) if sound else ROLL_OTHER
 
 
 def _seeing(config: dict[str, Any]) -> float:
