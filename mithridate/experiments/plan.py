@@ -224,11 +224,17 @@ class _Builder:
         about = _about(None, agent, at, replication)
         return Stage("train", f"train {agent} {number}, {at}", config, inputs, about)
 
+    def _fewer(self, config: dict[str, Any], tasks: int | None) -> dict[str, Any]:
+        """With so many tasks, where that is enough."""
+        if tasks is None or self.preset == "paper":
+            return config
+        return {**config, "tasks": min(tasks, config["tasks"])}
+
     def evaluation(self, level: Level) -> dict[str, Any]:
         return self._config("evaluate", seed=self.seed, eps=level.eps, budget=level.budget)
 
     def attack(self, row: Row, heading: Heading, level: Level, replication: int) -> Stage:
-        key = ("attack", heading.kind, row.label, level, replication)
+        key = ("attack", heading, row.label, level, replication)
         if key not in self._made:
             inputs = {"target": self.model(row.agent, level, replication)} if row.is_model else {}
             config = {**self._attack(row, heading, level), "seed": self.seed + replication}
@@ -262,10 +268,12 @@ class _Builder:
 
     def _attack(self, row: Row, heading: Heading, level: Level) -> dict[str, Any]:
         """Resolved once for all seeds."""
-        key = json.dumps([heading.kind, row.label, level.eps, level.budget])
+        own = heading.of == ITSELF
+        key = json.dumps([heading.kind, row.label, level.eps, level.budget, own])
         if key not in self._resolved:
+            asked = self._fewer(self.evaluation(level), self.recipe.own_tasks if own else None)
             self._resolved[key] = attack_config(
-                heading.described, parse(EvaluateConfig, self.evaluation(level)),
+                heading.described, parse(EvaluateConfig, asked),
                 INPUT if row.is_model else level.fill(row.agent_in(self.preset)), 0,
                 rounds=None if self.preset == "smoke" else row.attack_rounds,
                 sets=self.sets["attack"],
@@ -286,8 +294,9 @@ class _Builder:
         config = self.evaluation(level)
         for unused in ("attackers", "replications", "rounds", "adaptive_rounds", "preset"):
             del config[unused]  # the attack stage has its own
-        if row.tasks is not None and self.preset != "paper":
-            config["tasks"] = min(row.tasks, config["tasks"])
+        config = self._fewer(config, row.tasks)
+        if heading.of == ITSELF:
+            config = self._fewer(config, self.recipe.own_tasks)
         config["cell"] = {
             "label": row.label, "replication": replication,
             "target": heading.of if trained else None,

@@ -175,6 +175,8 @@ class Recipe:
     own: tuple[str, ...] = ()
     """Kinds of attack of which each row meets those that were trained against itself, at the last
     level: the very model of the same replication, with luck that the attackers have not seen."""
+    own_tasks: int | None = None
+    """Outside the paper preset, the number of tasks that is enough for these: the first ones."""
     only_at: Mapping[str, tuple[float, ...]] = field(default_factory=dict)
     """By kind, the contamination levels of its columns, if not all."""
     table: str | None = None
@@ -486,6 +488,7 @@ RECIPES = {
             static=VIEW_ATTACKS,
             trained={"learned": ("AT-DPT", "DPT")},
             own=("search",),  # among tables by kinds of entries, as pooled attackers have them
+            own_tasks=60,  # an episode costs ten times one of Darkroom2
             table="miniworld_main",
             pictures=(
                 ("AT-DPT", "learned(AT-DPT)"),
