@@ -212,6 +212,8 @@ class AdversarialConfig(TrainingConfig):
     """Share of the tasks that is replaced by fresh ones, with fresh attackers, after a round."""
     memory: Positive = 10
     """Rounds whose trajectories the model learns from: the last one and those before it."""
+    remembered: Positive | None = None
+    """Trajectories of a round that are remembered, drawn at random; null for all."""
     synthetic: SyntheticConfig = SyntheticConfig()
     optimiser: OptimiserConfig = OptimiserConfig()
     compare_every: NonNegative = 10

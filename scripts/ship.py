@@ -13,15 +13,14 @@ from pathlib import Path
 from typing import Any
 
 from mithridate.errors import UserError, shown
-from mithridate.model.weights import ZOO, load_model
+from mithridate.model.weights import ZOO, load_model, write_model
 from mithridate.settings import parse
 from mithridate.stage_config import AdversarialConfig, DistillConfig, PretrainConfig
+from mithridate.tensor_files import tensors_sha256
 from mithridate.training.attack_files import KEPT, beside, cotrained
 
 NAME = r"[a-z][a-z0-9.-]*-s\d+"
-FILES = {
-    ".safetensors": "model.safetensors", ".json": "model.json", ".log.jsonl": "log.jsonl"
-}  # fmt: skip
+ROLES = ("start", "rival")
 KINDS = {"dpt": PretrainConfig, "ad": DistillConfig, "at-dpt": AdversarialConfig}
 
 
@@ -29,17 +28,37 @@ def ship(run: Path, name: str, zoo: Path = ZOO) -> dict[str, Any]:
     """Copy a run's model to `zoo`, under this name; its card."""
     if not re.fullmatch(NAME, name):
         raise UserError(f"name '{shown(name)}': small letters, digits and hyphens, ending in -s<n>")
-    _, card = load_model(str(run))  # damaged or unfinished runs are refused here
+    model, card = load_model(str(run))  # damaged or unfinished runs are refused here
     config = parse(KINDS[card["kind"]], card["training"])
     if config.hash() != card["config_hash"]:
         raise UserError(f"the card's configuration is not the one its hash was made of: {run}")
-    files = dict(FILES)
     if beside(run / "model.safetensors").exists():
         cotrained(run / "model.safetensors")
-        files[f".{KEPT}"] = KEPT
-    for suffix, file in files.items():
-        shutil.copyfile(run / file, zoo / f"{name}{suffix}")
-    return card
+        shutil.copyfile(run / KEPT, zoo / f"{name}.{KEPT}")
+    shutil.copyfile(run / "log.jsonl", zoo / f"{name}.log.jsonl")
+    write_model(zoo / f"{name}.safetensors", model.state_dict(), by_name(card, zoo))
+    return load_model(str(zoo / f"{name}.safetensors"))[1]
+
+
+def by_name(card: dict[str, Any], zoo: Path = ZOO) -> dict[str, Any]:
+    """The card, with shipped models named where its training had their paths."""
+    training = dict(card["training"])
+    for role in ROLES:
+        if training.get(role) is not None:
+            training[role] = _shipped_as(training[f"{role}_sha256"], zoo) or role
+    config_hash = parse(KINDS[card["kind"]], training).hash()
+    rest = {key: value for key, value in card.items() if key != "sha256"}
+    return {**rest, "training": training, "config_hash": config_hash}
+
+
+def _shipped_as(sha256: str, zoo: Path) -> str | None:
+    """The shipped model with these weights."""
+    for path in sorted(zoo.glob("*.safetensors")):
+        if not path.with_suffix(".json").exists():  # attackers
+            continue
+        if tensors_sha256(load_model(str(path))[0].state_dict()) == sha256:
+            return path.stem
+    return None
 
 
 def main() -> None:

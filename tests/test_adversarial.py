@@ -199,6 +199,63 @@ def test_what_is_remembered_comes_in_the_order_asked_for(smoke_model):
             assert torch.equal(found.tensors()[name][i : i + 1], tensor)
 
 
+SEARCHED = (
+    'threats=[{"attacker":"search(candidates=6)","share":0.8},{"attacker":"none","share":0.2}]',
+    "synthetic.rounds=0", "memory=5", "compare_every=0", "renew=0.25",
+)  # fmt: skip
+
+
+def test_a_task_may_have_several_episodes_in_a_round(smoke_model):
+    """Searches try their candidates in the game, and the model learns from all of them."""
+    trainee = AdversarialTraining(smoke(smoke_model, *SEARCHED))
+    assert [n for n, _ in trainee.attacker.parts] == [96, 4] and len(trainee.eps) == 100
+    played = trainee._episodes()
+    assert torch.equal(played.ids[:96], trainee.tasks.ids[:16].repeat_interleave(6))
+    assert torch.equal(played.ids[96:], trainee.tasks.ids[16:])
+    assert len(played.luck.unique()) == 100
+    before = trainee.tasks.ids.clone()
+    trainee.step(0)
+    assert trainee.memory[0].actions.shape == (100, 20)
+    search = trainee.attacker.parts[0][1]
+    assert search.tensors()["ids"].tolist() == before[4:16].tolist(), "the renewed are forgotten"
+    offsets = search.adds().mean.view(16, 6, 3)
+    assert (offsets.std(1) > 0.1).any(1).all(), "a task's candidates differ"
+    trainee.step(1)
+    rounds = dict(zip(search.tensors()["ids"].tolist(), search.tensors()["rounds"][:, 0].tolist()))
+    assert {rounds[i] for i in trainee.tasks.ids[:8].tolist() if i in rounds} == {2}
+
+
+def test_a_part_of_a_round_is_remembered(smoke_model):
+    config = smoke(smoke_model, *SEARCHED, "remembered=30", "iterations=1")
+    trainee = AdversarialTraining(config)
+    trainee.step(0)
+    trainee.step(1)
+    few = trainee.memory
+    assert [len(contexts.actions) for contexts in few] == [30, 30]
+    whole = AdversarialTraining(smoke(smoke_model, *SEARCHED, "iterations=1"))
+    whole.step(0)
+    every = {tuple(row) for row in whole.memory[0].rewards.tolist()}
+    found = [tuple(row) for row in few[0].rewards.tolist()]
+    assert len(set(found)) == 30 and set(found) <= every
+    seen = {tuple(row) for row in trainee._batch(2, True, Rng(3)).rewards[:, :5].tolist()}
+    assert len(seen) > 1
+
+
+def test_a_game_with_searches_is_resumed_bit_by_bit(smoke_model):
+    config = smoke(smoke_model, *SEARCHED, "remembered=30")
+    whole, first = AdversarialTraining(config), AdversarialTraining(config)
+    for step in range(2):
+        whole.step(step)
+        first.step(step)
+    second = AdversarialTraining(config)
+    second.load_tensors({name: t.clone() for name, t in first.tensors().items()})
+    for trainee in (whole, second):
+        trainee.step(2)
+    mine, yours = whole.tensors(), second.tensors()
+    assert mine.keys() == yours.keys()
+    assert all(torch.equal(tensor, yours[name]) for name, tensor in mine.items())
+
+
 def test_attackers_may_chase_somebody_else(smoke_model, updates):
     """A part with a target learns from the target's rollouts, the other from the model's."""
     threats = [{"attacker": "gaussian"}, {"attacker": "gaussian", "target": "ts"}]

@@ -129,15 +129,6 @@ def test_the_choice_between_finalists_is_careful():
     assert found.tolist() == [0, 1]
 
 
-def test_it_is_no_threat_in_a_game_with_one_episode(tmp_path):
-    threats = [{"attacker": "search"}, {"attacker": "none"}]
-    settings = resolve(
-        AdversarialConfig, "train", "bandit", "smoke", start="dpt-bandit-s0", threats=threats
-    )
-    with pytest.raises(UserError, match="learns from several episodes of a task"):
-        population(settings)
-
-
 def test_it_goes_on_where_it_stopped(tmp_path):
     whole = attack(config(), tmp_path / "whole").read_bytes()
 

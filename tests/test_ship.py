@@ -8,7 +8,11 @@ from pathlib import Path
 import pytest
 
 from mithridate.errors import UserError
-from mithridate.model.weights import load_model
+from mithridate.model.weights import ZOO, load_model
+from mithridate.settings import parse, resolve
+from mithridate.stage_config import AdversarialConfig
+from mithridate.training.adversarial import train_adversarially
+from mithridate.training.attack_files import cotrained
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "scripts"))
 from ship import ship
@@ -20,8 +24,32 @@ def test_a_run_is_shipped_whole(smoke_model, tmp_path):
         "dpt-toy-s0.json", "dpt-toy-s0.log.jsonl", "dpt-toy-s0.safetensors"
     ]  # fmt: skip
     model, shipped = load_model(tmp_path / "dpt-toy-s0.safetensors")
-    assert shipped == card == load_model(smoke_model)[1]
+    assert shipped == card
+    different = {k for k, v in load_model(smoke_model)[1].items() if shipped[k] != v}
+    assert not different
     assert len(model.state_dict()) == len(load_model(smoke_model)[0].state_dict())
+
+
+def test_a_card_names_models_and_no_paths(smoke_model, tmp_path):
+    config = resolve(
+        AdversarialConfig, "train", "bandit", "smoke", ["rounds=1"], start=str(smoke_model)
+    )
+    weights = train_adversarially(config, tmp_path / "run")
+    zoo = tmp_path / "zoo"
+    zoo.mkdir()
+    assert ship(weights.parent, "at-dpt-toy-s0", zoo)["training"]["start"] == "start"
+    ship(smoke_model.parent, "dpt-toy-s0", zoo)
+    card = ship(weights.parent, "at-dpt-toy-s0", zoo)
+    assert card["training"]["start"] == "dpt-toy-s0"
+    assert parse(AdversarialConfig, card["training"]).hash() == card["config_hash"]
+    assert str(tmp_path) not in (zoo / "at-dpt-toy-s0.json").read_text()
+    cotrained(zoo / "at-dpt-toy-s0.safetensors")
+
+
+def test_no_shipped_card_has_a_path():
+    for card in ZOO.glob("*.json"):
+        training = json.loads(card.read_text())["training"]
+        assert not any("/" in str(training.get(role)) for role in ("start", "rival")), card
 
 
 def test_what_does_not_belong_together_is_refused(smoke_model, tmp_path):

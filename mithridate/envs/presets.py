@@ -47,8 +47,9 @@ PAPER_DISTILL: dict[str, Any] = {  # where the paper says anything; steps as in 
     "optimiser": {**CONSTANT, "learning_rate": 1e-4},
 }
 PAPER_TRAIN: dict[str, Any] = {
-    # Algorithm 1 as it is: every task under attack, no synthetic contexts, no memory.
-    "threats": [{"attacker": "gaussian"}],
+    # Algorithm 1 as printed: every task under attack, by attackers that only the penalty keeps to
+    # their budget while they learn; no synthetic contexts, no memory, temperature 1.
+    "threats": [{"attacker": "gaussian(project=false)"}],
     "rounds": 20,
     "iterations": 20,
     "temperature": 1.0,

@@ -177,16 +177,17 @@ class _Builder:
         self._made: dict[tuple[Any, ...], Stage] = {}
         self._resolved: dict[str, dict[str, Any]] = {}
 
-    def _config(self, kind: str, **direct: Any) -> dict[str, Any]:
+    def _config(self, kind: str, as_printed: bool = False, **direct: Any) -> dict[str, Any]:
         """Resolved once for all seeds: a recipe has many replications."""
         seed = direct.pop("seed", 0)
-        key = json.dumps([kind, direct], sort_keys=True)
+        preset = "paper" if as_printed and self.preset != "smoke" else self.preset
+        key = json.dumps([kind, preset, direct], sort_keys=True)
         if key not in self._resolved:
             measuring = kind == "evaluate"
             env = self.recipe.testing_env if measuring else self.recipe.training_env
             sets = [f"env.{name}={json.dumps(value)}" for name, value in env.items()]
             self._resolved[key] = resolve(
-                CONFIGS[kind], kind, self.recipe.environment, self.preset,  # type: ignore[arg-type]
+                CONFIGS[kind], kind, self.recipe.environment, preset,  # type: ignore[arg-type]
                 [*sets, *self.sets[kind]], **direct,
             ).to_json()  # fmt: skip
         return {**self._resolved[key], "seed": seed}
@@ -220,7 +221,9 @@ class _Builder:
         inputs = {"start": self.model(model.start, at, replication)}
         if model.rival is not None:
             inputs["rival"] = self.model(model.rival, at, replication)
-        config = self._config("train", **dict.fromkeys(inputs, INPUT), **settings)
+        config = self._config(
+            "train", model.as_printed, **dict.fromkeys(inputs, INPUT), **settings
+        )
         about = _about(None, agent, at, replication)
         return Stage("train", f"train {agent} {number}, {at}", config, inputs, about)
 

@@ -35,6 +35,9 @@ class Model:
     """The one that threats call rival."""
     paper: Model | None = None
     """What it is instead in the paper preset."""
+    as_printed: bool = False
+    """Whether its settings are the paper preset's outside the smoke preset, whatever the recipe's
+    are."""
 
 
 CLEAN = {"attacker": "none", "share": 0.2}
@@ -58,6 +61,7 @@ PAPER_ADAPTIVE: dict[str, Any] = {
 MODELS: dict[str, Model] = {
     "dpt": Model("pretrain"),
     "at-dpt": Model("train"),
+    "at-dpt-printed": Model("train", as_printed=True),
     **{f"at-dpt-sub{n}": Model("train", {"suboptimal": n / 100}) for n in (10, 20, 30)},
     # The paper's variant knows nothing but the random attack, so there is nothing synthetic here.
     "at-dpt-random": Model(

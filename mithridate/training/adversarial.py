@@ -21,7 +21,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
@@ -47,9 +47,19 @@ from mithridate.training.fitness import check_start, check_views, try_out
 from mithridate.training.loop import Cadence, Values, Watcher
 from mithridate.training.model_run import run_training
 from mithridate.training.run_directory import RunDirectory
-from mithridate.training.threats import chasing, fresh_tasks, last_tasks, level, population, renewed
+from mithridate.training.threats import (
+    chasing,
+    episodes,
+    fresh_tasks,
+    last_tasks,
+    level,
+    population,
+    renewed,
+    stretches,
+)
 from mithridate.types import Agent, Contexts, Env, Poison, Tasks, Trajectory
 
+NumberT = TypeVar("NumberT", int, float)
 START, RIVAL = "start", "rival"
 """As targets: the model as it was before this training, and `config.rival`."""
 
@@ -73,6 +83,8 @@ class AdversarialTraining:
         self.loss_limit = config.explosion_factor * math.log(max(2, self.env.spec.n_actions))
         self.tasks = self._fresh_tasks(0, config.tasks)
         self.attacker, self.eps = population(config)
+        self.remembered = min(_or(config.remembered, len(self.eps)), len(self.eps))
+        """Trajectories of each round in the memory."""
         self.targets = targets(config, self.env, {START: self.start, RIVAL: rival})
         try_out(self.env, self.targets, (attacker for _, attacker in population(config)[0].parts))
         self.memory: list[Contexts] = []
@@ -104,13 +116,14 @@ class AdversarialTraining:
     def _play(self, step: int) -> Values:
         """Roll out, remember, let the attackers learn; what to log."""
         config, rng = self.config, self.rng.child("rollout", step)
+        tasks = self._episodes()
 
         def under_attack(agent: Any) -> tuple[Trajectory, Tensor]:
             trajectory = rollout(
-                self.env, self.tasks, agent, self.attacker, self.eps, rng=rng,
+                self.env, tasks, agent, self.attacker, self.eps, rng=rng,
                 record_values=bool(config.suboptimal),
             )  # fmt: skip
-            return trajectory, score(self.env, self.tasks, trajectory).sum(1)
+            return trajectory, score(self.env, tasks, trajectory).sum(1)
 
         values: Values = {}
         number = step - config.synthetic.rounds
@@ -128,14 +141,31 @@ class AdversarialTraining:
                 lived = trajectory.select(rows)
                 if (target := self.targets[i]) is not None:
                     lived = rollout(
-                        self.env, self.tasks.select(rows), target, attacker, self.eps[rows],
+                        self.env, tasks.select(rows), target, attacker, self.eps[rows],
                         rng=rng.child("target", i), record_learning=True,
                     )  # fmt: skip
                 learned = attacker.update(lived)
                 values |= {f"{key}_{i}": value for key, value in learned.items()}
-        seen = self._taught(trajectory.contexts(), rng.child("labels"))
+        seen = self._taught(self._kept(trajectory, rng).contexts(), rng.child("labels"))
         self.memory = [*self.memory, seen][-config.memory :]
         return values
+
+    def _episodes(self) -> Tasks:
+        """The tasks, once for each episode of the round."""
+        if all(episodes(attacker) == 1 for _, attacker in self.attacker.parts):
+            return self.tasks
+        parts = zip(stretches(self.config), self.attacker.parts, strict=True)
+        return type(self.tasks).cat(
+            [self.tasks.select(rows).repeat(episodes(who)) for rows, (_, who) in parts]
+        )
+
+    def _kept(self, trajectory: Trajectory, rng: Rng) -> Trajectory:
+        """What is remembered of a round."""
+        if self.remembered == len(self.eps):
+            return trajectory
+        draw = rng.child("remembered").generator()
+        which = draw.choice(len(self.eps), self.remembered, replace=False)
+        return trajectory.select(torch.from_numpy(np.sort(which)))
 
     def _by_threat(self, name: str, scores: Tensor) -> Values:
         return {
@@ -150,7 +180,9 @@ class AdversarialTraining:
         game = step - self.config.synthetic.rounds
         parts = []
         first = self.config.tasks * (game + 1)
-        for rows, (_, attacker) in zip(self.attacker.slices(), self.attacker.parts, strict=True):
+        for rows, (_, attacker) in zip(
+            stretches(self.config), self.attacker.parts, strict=True
+        ):
             here, k = self.tasks.select(rows), renewed(self.config, rows)
             if forgets(attacker):
                 attacker.forget(here.ids[:k])
@@ -170,8 +202,8 @@ class AdversarialTraining:
             parts.append(self._synthetic(synthetic, length, rng.child("synthetic")))
         if batch > synthetic:
             draw = rng.child("memory").generator()
-            which = draw.integers(0, len(self.memory) * self.config.tasks, batch - synthetic)
-            rounds, rows = np.divmod(which, self.config.tasks)
+            which = draw.integers(0, len(self.memory) * self.remembered, batch - synthetic)
+            rounds, rows = np.divmod(which, self.remembered)
             parts.append(self._remembered(rounds, rows, length))
         return Contexts.cat(parts)
 
@@ -276,7 +308,7 @@ class AdversarialTraining:
                 attacker.load_tensors(found)
         self.memory = []
         while found := part(tensors, f"memory{len(self.memory)}."):
-            self.memory.append(Contexts.of(found, self.config.tasks, self.env.spec.horizon))
+            self.memory.append(Contexts.of(found, self.remembered, self.env.spec.horizon))
 
     def keep(self, run: RunDirectory) -> None:
         """Write the attackers of the last round that learned against the model, with their tasks,
@@ -284,7 +316,7 @@ class AdversarialTraining:
         agent, parts = self._agent(self.config.acts_at), {}
         for i in chasing(self.config):
             attacker: Any = self.attacker.parts[i][1]
-            tasks = self.tasks.select(self.attacker.slices()[i])
+            tasks = self.tasks.select(stretches(self.config)[i])
             if not torch.equal(tasks.ids, last_tasks(self.config, self.env, i).ids):
                 raise run.damaged()  # of a version that renewed tasks after the last round, too
             eps, rng = level(self.config, i)[0], self.rng.child("kept", i)
@@ -343,7 +375,7 @@ def _bound(
     return config.model_copy(update={f"{name}_sha256": x[2] for name, x in found.items()})
 
 
-def _or(value: float | None, default: float) -> float:
+def _or(value: NumberT | None, default: NumberT) -> NumberT:
     return default if value is None else value
 
 

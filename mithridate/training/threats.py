@@ -47,27 +47,27 @@ def attacker_of(config: AdversarialConfig, number: int) -> Any:
             threat.attacker, level(config, number)[1], config.env.facts(),
             seed=Rng(config.seed).child("threat", number).integer(),
         )  # fmt: skip
-    if repeats(attacker):
-        raise UserError(
-            f"threats: attacker '{threat.attacker}' learns from several episodes of a task; "
-            "in this game there is one"
-        )
     if not learns(attacker) and threat.target is not None:
         raise UserError(f"threats: attacker '{threat.attacker}' does not learn: no target")
     return attacker
 
 
 def population(config: AdversarialConfig) -> tuple[Population, Tensor]:
-    """The tasks divided among the threats, and eps (M,) for each of them."""
+    """The episodes of a round divided among the threats, and eps (B,) for each of them."""
     parts = []
-    sizes = [rows.stop - rows.start for rows in stretches(config)]
-    for number, size in enumerate(sizes):
+    for number, rows in enumerate(stretches(config)):
         attacker = attacker_of(config, number)
         if learns(attacker):
             attacker.learning = True
-        parts.append((size, attacker))
+        parts.append(((rows.stop - rows.start) * episodes(attacker), attacker))
+    sizes = [size for size, _ in parts]
     eps = [level(config, number)[0] for number in range(len(sizes))]
     return Population(parts), torch.tensor(np.repeat(eps, sizes), dtype=torch.float32)
+
+
+def episodes(attacker: Any) -> int:
+    """Of each of its tasks, in a round."""
+    return attacker.episodes if repeats(attacker) else 1
 
 
 # The attackers that are kept with the model -----------------------------------------------------
