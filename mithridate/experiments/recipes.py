@@ -240,6 +240,7 @@ TUNED_Q = (
 )
 TUNED_NPG = "npg(learning_rate=0.1,discount=0.9)"
 AT_DPT = Row("AT-DPT", "at-dpt")
+PRINTED = Row("AT-DPT (as printed)", "at-dpt-printed")
 DPT = Row("DPT", "dpt")
 CLASSICAL = (
     Row("TS", "ts"),
@@ -284,9 +285,9 @@ RECIPES = {
             name="bandit_main",
             title="Bandit: cumulative regret under attack, eps = 0.4",
             environment="bandit",
-            rows=(AT_DPT, DPT, MIXTURE_TS, *CLASSICAL, ORACLE),
+            rows=(AT_DPT, PRINTED, DPT, MIXTURE_TS, *CLASSICAL, ORACLE),
             static=(*ARM_ATTACKS, "ace"),
-            trained={"paper": MAIN, "cotrained": ("AT-DPT",)},
+            trained={"paper": MAIN, "cotrained": ("AT-DPT (as printed)", "AT-DPT")},
             own=("search",),
             table="bandit_main",
         ),
@@ -409,6 +410,7 @@ RECIPES = {
             environment="linear_bandit",
             rows=(
                 AT_DPT,
+                PRINTED,
                 DPT,
                 LINUCB,
                 Row("CRLinUCB", CRLINUCB),
@@ -418,9 +420,10 @@ RECIPES = {
             ),
             static=ARM_ATTACKS,
             trained={
-                "learned": ("AT-DPT", "DPT", "LinUCB", "CRLinUCB", "LinTS", "mixture LinUCB"),
-                "kept": ("AT-DPT", "DPT", "LinUCB"),
+                "paper": ("AT-DPT", "DPT", "LinUCB", "CRLinUCB", "LinTS"),
+                "cotrained": ("AT-DPT (as printed)",),
             },
+            own=("search",),
             table="linear_main",
             replications={"smoke": 2, "laptop": 2, "paper": 10},
         ),
