@@ -67,8 +67,13 @@ class Config(BaseModel):
 
     def hash(self) -> str:
         """Twelve hex digits that identify this configuration's content."""
-        text = json.dumps(self.to_json(), sort_keys=True)
-        return hashlib.sha256(text.encode()).hexdigest()[:12]
+        return hash_of(self.to_json())
+
+
+def hash_of(content: dict[str, Any]) -> str:
+    """The same of a configuration that is data, perhaps of an earlier version."""
+    text = json.dumps(content, sort_keys=True)
+    return hashlib.sha256(text.encode()).hexdigest()[:12]
 
 
 class EnvConfig(Config):

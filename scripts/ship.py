@@ -12,6 +12,7 @@ import shutil
 from pathlib import Path
 from typing import Any
 
+from mithridate.config import hash_of
 from mithridate.errors import UserError, shown
 from mithridate.model.weights import ZOO, load_model, write_model
 from mithridate.settings import parse
@@ -29,8 +30,7 @@ def ship(run: Path, name: str, zoo: Path = ZOO) -> dict[str, Any]:
     if not re.fullmatch(NAME, name):
         raise UserError(f"name '{shown(name)}': small letters, digits and hyphens, ending in -s<n>")
     model, card = load_model(str(run))  # damaged or unfinished runs are refused here
-    config = parse(KINDS[card["kind"]], card["training"])
-    if config.hash() != card["config_hash"]:
+    if hash_of(card["training"]) != card["config_hash"]:
         raise UserError(f"the card's configuration is not the one its hash was made of: {run}")
     if beside(run / "model.safetensors").exists():
         cotrained(run / "model.safetensors")
@@ -46,9 +46,9 @@ def by_name(card: dict[str, Any], zoo: Path = ZOO) -> dict[str, Any]:
     for role in ROLES:
         if training.get(role) is not None:
             training[role] = _shipped_as(training[f"{role}_sha256"], zoo) or role
-    config_hash = parse(KINDS[card["kind"]], training).hash()
+    config = parse(KINDS[card["kind"]], training)  # fields that are new get their defaults
     rest = {key: value for key, value in card.items() if key != "sha256"}
-    return {**rest, "training": training, "config_hash": config_hash}
+    return {**rest, "training": config.to_json(), "config_hash": config.hash()}
 
 
 def _shipped_as(sha256: str, zoo: Path) -> str | None:
