@@ -6,6 +6,7 @@ The tables are a pure function of what `mithridate report` wrote beside the page
 from __future__ import annotations
 
 import csv
+import json
 import sys
 from pathlib import Path
 
@@ -14,20 +15,21 @@ from mithridate.evaluation.kinds import named
 ROOT = Path(__file__).parent.parent
 RESULTS = ROOT / "results"
 TABLES = {
-    "README.md": {
+    "README.md": {"short": "bandit_files/bandit_main-laptop-3x-s0-eps0.4.csv"},
+    "results/README.md": {
         "results": "bandit_files/bandit_main-laptop-3x-s0-eps0.4.csv",
         "adaptive": "report_files/bandit_adaptive-laptop-1x-s0-eps0.4.csv",
         "linear": "linear_files/linear_main-laptop-2x-s0-eps0.4.csv",
         "rooms": "darkroom2_files/darkroom2_main-laptop-2x-s0-eps0.4.csv",
-    },
-    "results/README.md": {
-        f"{name} eps {eps}": f"{files}-eps{eps}.csv"
-        for name, files in (
-            ("bandit_full", "report_files/bandit_full-laptop-3x-s0"),
-            ("linear_full", "linear_files/linear_full-laptop-2x-s0"),
-            ("darkroom2_full", "darkroom2_files/darkroom2_full-laptop-1x-s0"),
-        )
-        for eps in ("0.1", "0.2", "0.4")
+        **{
+            f"{name} eps {eps}": f"{files}-eps{eps}.csv"
+            for name, files in (
+                ("bandit_full", "report_files/bandit_full-laptop-3x-s0"),
+                ("linear_full", "linear_files/linear_full-laptop-2x-s0"),
+                ("darkroom2_full", "darkroom2_files/darkroom2_full-laptop-1x-s0"),
+            )
+            for eps in ("0.1", "0.2", "0.4")
+        },
     },
 }
 """By file, and the name between its markers."""
@@ -49,7 +51,44 @@ COLUMNS = {
 """How the columns of a table begin that is not shown whole."""
 
 
+SUITE = {
+    "AT-DPT": "at-dpt-bandit-s0",
+    "mixture TS": "mixture-ts",
+    "DPT": "dpt-bandit-s0",
+    "TS": "ts",
+    "crUCB": "crucb",
+    "posterior oracle": None,
+}
+"""The rows of the short table, and their entries of the leaderboard."""
+
+
+def short(source: str) -> str:
+    """A few agents; the worst of the learned columns, and the worst case of the suite."""
+    cells = {(r["victim"], r["attacker"]): r for r in csv.DictReader((RESULTS / source).open())}
+    lines = [
+        "| algorithm | clean | random attack | learned, as the paper's | worst of the suite |",
+        "|---|---|---|---|---|",
+    ]
+    for agent, entry in SUITE.items():
+        learned = [
+            row for (who, column), row in cells.items() if (who, column[:6]) == (agent, "paper(")
+        ]
+        shown = [cell({**cells[agent, column], "paper_mean": ""}) for column in ("none", "uniform")]
+        worst = max(learned, key=lambda row: float(row["mean"]))
+        shown += [cell({**worst, "paper_mean": ""}), "–" if entry is None else worst_case(entry)]
+        lines.append("| " + " | ".join([agent, *shown]) + " |")
+    return "\n".join(lines)
+
+
+def worst_case(entry: str) -> str:
+    found = json.loads((RESULTS / f"leaderboard/bandit-standard-v0-{entry}.json").read_text())
+    figures = next(f for f in found["figures"] if f["eps"] == 0.4)
+    return f"{figures['case']:.1f} ± {figures['case_ci95']:.1f}"
+
+
 def table(name: str, source: str) -> str:
+    if name == "short":
+        return short(source)
     rows = list(csv.DictReader((RESULTS / source).open()))
     wanted = COLUMNS.get(name, ("",))
     columns = list(dict.fromkeys(r["attacker"] for r in rows if r["attacker"].startswith(wanted)))

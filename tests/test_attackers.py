@@ -90,6 +90,30 @@ def test_few_arms_are_mostly_good_ones_and_others_each_time(env):
         attacker.reset(rooms.spec, rooms.sample_tasks(2, Rng(0)), Rng(1).streams(tasks.ids[:2]))
 
 
+def test_disguised_arms_pass_for_others(env):
+    """Poisoned, the best arm looks poor and the others good; lengths follow the task's own."""
+    tasks = env.sample_tasks(3000, Rng(0))
+    attacker = ATTACKERS.create("disguise", budget=3.0)
+    attacker.reset(env.spec, tasks, Rng(1).streams(tasks.ids))
+    offsets = attacker.offsets
+    assert (attacker.cost() <= 3.0).all() and 0.5 < attacker.cost().mean() < 2.0
+    ranked = tasks.means.argsort(1, descending=True)
+    shown = (tasks.means + offsets).gather(1, ranked)
+    best, others = offsets.gather(1, ranked)[:, 0], shown[:, 1:]
+    assert (best <= 0).all() and (best == 0).float().mean() == pytest.approx(0.2, abs=0.03)
+    assert (shown[best < 0, 0] < tasks.means.mean(1)[best < 0]).float().mean() > 0.7
+    by_rank = others.mean(0)
+    assert by_rank.max() - by_rank.min() < 0.5 * (tasks.means.amax(1) - tasks.means.amin(1)).mean()
+    untouched = (offsets.gather(1, ranked)[:, 1:] == 0).float().mean()
+    assert untouched == pytest.approx(0.2, abs=0.03)
+    narrow = replace(tasks, means=0.5 + 0.1 * (tasks.means - 0.5))
+    attacker.reset(env.spec, narrow, Rng(1).streams(tasks.ids))
+    bound = offsets.norm(dim=1) < 2.9
+    torch.testing.assert_close(attacker.offsets[bound], 0.1 * offsets[bound], atol=1e-4, rtol=1e-3)
+    attacker.reset(env.spec, tasks, Rng(2).streams(tasks.ids))
+    assert (attacker.offsets != offsets).any(1).all()
+
+
 def test_contamination_rate_and_separation_of_rewards(env):
     """Poisoned steps show r + offset, the others r; a share eps is poisoned, task by task."""
     env = make_env("bandit", horizon=500)

@@ -34,6 +34,7 @@ ARMS = (
     "swap",
     "mirror",
     "few_arms",
+    "disguise",
     "gaussian",
     "search",
 )

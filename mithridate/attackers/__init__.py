@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from mithridate.attackers import adaptive as adaptive
+from mithridate.attackers import disguise as disguise
 from mithridate.attackers import few_arms as few_arms
 from mithridate.attackers import gaussian as gaussian
 from mithridate.attackers import literature as literature

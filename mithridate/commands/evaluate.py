@@ -38,7 +38,7 @@ def evaluate(
         str | None,
         typer.Option(
             help="Comma-separated: none (default), uniform, raise_worst, lower_best, swap, mirror, "
-            "few_arms, jun_oracle, jun_ucb, jun_egreedy, ace, "
+            "few_arms, disguise, jun_oracle, jun_ucb, jun_egreedy, ace, "
             "files of `mithridate attack`, those that a model was trained along with "
             "(cotrained(AGENT)), or kinds that are trained now: "
             f"{spoken()}; without (AGENT), against every agent."
