@@ -1,8 +1,9 @@
 """Directives whose content comes from the package, so that no page can fall behind it:
 
-{zoo}                 the shipped models, from their cards, with the hashes of their weights
-{leaderboard}         the entries of results/leaderboard, ranked
-{settings} KIND NAME  the settings of a registered class, e.g. `{settings} attacker ace`
+{zoo}                   the shipped models, from their cards, with the hashes of their weights
+{leaderboard}           the entries of results/leaderboard, ranked
+{settings} KIND NAME …  the settings of registered classes, e.g. `{settings} attacker
+                        ace jun_ucb`; those with the same settings share a table
 
 A line `The text of this page: [NAME](../NAME.md)` becomes the text of that file, and links to files
 outside of docs/ that are pages of the site lead to these pages.
@@ -45,7 +46,12 @@ def table(heads: Sequence[str], rows: Iterable[Sequence[Any]]) -> list[str]:
     def line(cells: Sequence[Any]) -> str:
         return "| " + " | ".join(str(c).replace("|", "\\|") for c in cells) + " |"
 
-    return [line(heads), line(["---"] * len(heads)), *map(line, rows), ""]
+    return [line(heads), line(["---"] * len(heads)), *map(unbroken, map(line, rows)), ""]
+
+
+def unbroken(line: str) -> str:
+    """A line of a table, its intervals on one line each."""
+    return line.replace(" ± ", "\u00a0±\u00a0")
 
 
 # The shipped models -------------------------------------------------------------------------------
@@ -155,16 +161,22 @@ def _standing(standing: Any) -> tuple[Any, ...]:
 # Settings -----------------------------------------------------------------------------------------
 
 
-def settings_text(kind: str, name: str) -> str:
-    """A table of the fields that a registered class can be given."""
-    config = REGISTRIES[kind].get(name).Config
-    rows = []
-    for field, info in config.model_fields.items():
-        if kind == "environment" and field == "name":
-            continue
-        default = "–" if info.is_required() else f"`{_plain(info.get_default())}`"
-        rows.append((f"`{field}`", default, " ".join((info.description or "").split())))
-    return "\n".join(table([f"setting of `{name}`", "default", "what it is"], rows))
+def settings_text(kind: str, names: Sequence[str]) -> str:
+    """Tables of the fields that registered classes can be given."""
+    tables: dict[tuple[tuple[str, ...], ...], list[str]] = {}
+    for name in names:
+        tables.setdefault(tuple(_fields(kind, name)), []).append(f"`{name}`")
+    text = []
+    for rows, some in tables.items():
+        text += table([f"setting of {', '.join(some)}", "default", "what it is"], rows)
+    return "\n".join(text)
+
+
+def _fields(kind: str, name: str) -> Iterable[tuple[str, ...]]:
+    for field, info in REGISTRIES[kind].get(name).Config.model_fields.items():
+        if kind != "environment" or field != "name":
+            default = "–" if info.is_required() else f"`{_plain(info.get_default())}`"
+            yield f"`{field}`", default, " ".join((info.description or "").split())
 
 
 def _plain(value: Any) -> str:
@@ -181,13 +193,14 @@ def read_page(app: Sphinx, docname: str, source: list[str]) -> None:
         path = (DOCS / docname).parent / match[1]
         app.env.note_dependency(path, docname=docname)
         text = path.read_text()
-        if source[0].startswith("# "):  # the page has a title of its own
+        if re.search("^# ", source[0], re.M):  # the page has a title of its own
             text = text.partition("\n")[2]
         return relinked(text, path.parent, page.parent)
 
     page = DOCS / f"{docname}.md"
     filled = re.sub(r"^The text of this page: \[.*?\]\((.*?)\)$", text_of, source[0], flags=re.M)
-    source[0] = relinked(filled, page.parent, page.parent)
+    text = relinked(filled, page.parent, page.parent)
+    source[0] = re.sub(r"^\|.*", lambda line: unbroken(line[0]), text, flags=re.M)
 
 
 def relinked(text: str, here: Path, there: Path) -> str:
@@ -206,6 +219,12 @@ def relinked(text: str, here: Path, there: Path) -> str:
 # Sphinx -------------------------------------------------------------------------------------------
 
 
+def widen(app: Sphinx, page: str, template: str, context: dict[str, Any], tree: Any) -> None:
+    """Pages that say `wide: true` have room for wide tables."""
+    if (context.get("meta") or {}).get("wide"):
+        app.add_css_file("wide.css")
+
+
 class Zoo(SphinxDirective):
     def run(self) -> list[nodes.Node]:
         self.env.note_dependency(str(ZOO))
@@ -220,13 +239,16 @@ class Leaderboard(SphinxDirective):
 
 class Settings(SphinxDirective):
     required_arguments = 2
+    final_argument_whitespace = True
 
     def run(self) -> list[nodes.Node]:
-        return self.parse_text_to_nodes(settings_text(*self.arguments))
+        kind, names = self.arguments
+        return self.parse_text_to_nodes(settings_text(kind, names.split()))
 
 
 def setup(app: Sphinx) -> dict[str, Any]:
     app.connect("source-read", read_page)
+    app.connect("html-page-context", widen)
     app.add_directive("zoo", Zoo)
     app.add_directive("leaderboard", Leaderboard)
     app.add_directive("settings", Settings)
