@@ -18,6 +18,7 @@ nitpick_ignore_regex = [("py:.*", ".*")]
 myst_enable_extensions = ["colon_fence", "deflist"]
 myst_heading_anchors = 4
 
+highlight_language = "bash"  # of blocks that do not say theirs
 default_role = "code"  # docstrings write names in single backticks
 autodoc_inherit_docstrings = False
 autodoc_member_order = "bysource"
