@@ -13,7 +13,6 @@ version = release = version_of("mithridate")
 
 extensions = ["myst_parser", "sphinx.ext.autodoc", "from_package"]
 exclude_patterns = ["_ext"]
-nitpick_ignore_regex = [("py:.*", ".*")]
 
 myst_enable_extensions = ["colon_fence", "deflist"]
 myst_heading_anchors = 4

@@ -150,6 +150,22 @@ def test_links_between_markdown_files_lead_somewhere():
     assert not bad and seen > 100
 
 
+def test_files_that_are_named_are_there():
+    """In backticks, as `tests/test_x.py`; names with a placeholder in them are the reader's."""
+    bad, seen = [], 0
+    for path in [*ROOT.glob("*.md"), *DOCS.rglob("*.md")]:
+        if path.name == "CHANGELOG.md":  # it names what there was
+            continue
+        for name in re.findall(
+            r"`((?:tests|scripts|examples|mithridate|docs)/[\w./-]+)`", path.read_text()
+        ):
+            if not any(word in name for word in ("my_", "NAME", "-v0", "corpus/found")):
+                seen += 1
+                if not (ROOT / name).exists():
+                    bad.append((str(path.relative_to(ROOT)), name))
+    assert not bad and seen > 40
+
+
 def test_every_registered_class_has_a_page():
     text = "\n".join(path.read_text() for path in DOCS.rglob("*.md"))
     told = re.findall(r"```\{settings\} (\w+) ([\w ]+)\n", text)
