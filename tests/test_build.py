@@ -193,6 +193,14 @@ def test_bad_environment_variables_are_one_line(cli, variable, value, message):
     assert message in stderr and stderr.count("\n") == 1
 
 
+def test_doctor_knows_every_extra():
+    from mithridate.doctor import EXTRAS
+
+    text = (ROOT / "pyproject.toml").read_text()
+    section = text.partition("[project.optional-dependencies]")[2].partition("\n[")[0]
+    assert {*EXTRAS, "test"} == set(re.findall(r"^(\w+) = ", section, re.M))
+
+
 def test_doctor_says_when_the_reference_is_forced(cli):
     _, stdout, _ = cli("doctor", "--json", env={**os.environ, "MITHRIDATE_KERNELS": "reference"})
     found = json.loads(stdout)
