@@ -10,7 +10,7 @@ NATIVE := CMakeLists.txt $(wildcard mithridate/native/*.cpp mithridate/native/*.
 KERNEL_TESTS := tests/test_transformer.py tests/test_contracts.py tests/test_rollout.py \
 	tests/test_pretrain.py tests/test_weights.py
 
-.PHONY: install demo test lint bench clean
+.PHONY: install demo test lint docs bench clean
 
 install: $(READY)
 
@@ -31,6 +31,10 @@ lint: $(READY)
 test: lint
 	$(PYTEST) --dist loadfile  # the tests of a file share what its fixtures make
 	MITHRIDATE_KERNELS=reference $(PYTEST) --dist worksteal $(KERNEL_TESTS)
+
+docs: $(READY)
+	$(BIN)/python -m sphinx -W --keep-going -q -b html docs build/docs
+	@echo "build/docs/index.html"
 
 bench: $(READY)
 	$(BIN)/mithridate bench

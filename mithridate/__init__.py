@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     from mithridate.registry import ATTACKERS as ATTACKERS
     from mithridate.registry import ENVS as ENVS
     from mithridate.registry import KINDS as KINDS
+    from mithridate.report.records import read_curves as read_curves
+    from mithridate.report.records import read_records as read_records
     from mithridate.rng import Rng as Rng
     from mithridate.stress.run import stress_test as stress_test
 
@@ -36,6 +38,8 @@ _HOME = {
     "load": "mithridate.agents.in_context",
     "make_agent": "mithridate.agents.named",
     "make_env": "mithridate.envs",
+    "read_curves": "mithridate.report.records",
+    "read_records": "mithridate.report.records",
     "stress_test": "mithridate.stress.run",
 }
 __all__ = sorted(_HOME)

@@ -23,7 +23,7 @@ app = typer.Typer(
     name="mithridate",
     help="In-context reinforcement learning that survives reward poisoning.",
     no_args_is_help=True,
-    add_completion=False,
+    add_completion=True,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
 )

@@ -13,8 +13,9 @@ from mithridate.native import description, kernels
 from mithridate.versions import installed, versions
 
 EXTRAS = {
-    "bench": ("transformers",), "gym": ("gymnasium",), "miniworld": ("miniworld",),
-    "ray": ("ray",), "tensorboard": ("tensorboard",),
+    "bench": ("transformers",), "docs": ("sphinx", "furo", "myst_parser"), "gym": ("gymnasium",),
+    "miniworld": ("miniworld",), "pandas": ("pandas",), "polars": ("polars",), "ray": ("ray",),
+    "tensorboard": ("tensorboard",),
 }  # fmt: skip
 """Each extra and the packages that it brings."""
 

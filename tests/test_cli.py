@@ -193,18 +193,6 @@ def test_help_names_every_command(command):
         assert name in stdout
 
 
-EXAMPLES = sorted((Path(__file__).parent.parent / "examples").glob("*.py"))
-
-
-@pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.stem)
-def test_the_examples_run(path, capsys):
-    """With fewer tasks and rounds."""
-    code = path.read_text().replace("tasks=100", "tasks=2").replace("tasks=50", "tasks=2")
-    code = code.replace("rounds=10", "rounds=1").replace("episodes=500", "episodes=5")
-    exec(code, {"__name__": "__main__"})
-    assert "regret" in capsys.readouterr().out
-
-
 def test_the_readmes_results_are_those_of_the_repository():
     script = Path(__file__).parent.parent / "scripts" / "readme_tables.py"
     done = subprocess.run([sys.executable, str(script), "--check"])

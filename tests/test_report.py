@@ -135,7 +135,7 @@ def test_who_has_few_tasks_is_named_unless_all_have():
 def test_every_flag_is_explained_in_the_documentation():
     from pathlib import Path
 
-    text = (Path(__file__).parent.parent / "docs" / "experiments.md").read_text()
+    text = (Path(__file__).parent.parent / "docs" / "statistics.md").read_text()
     for code in ("few-replications", "not-crossed", "few-tasks", "over-budget", "poison-helps",
                  "random-beats-learned"):  # fmt: skip
         assert f"`{code}`" in text

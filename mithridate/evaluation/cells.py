@@ -6,8 +6,10 @@ import math
 from collections.abc import Sequence
 from typing import Any, Literal
 
+import numpy as np
 import torch
 
+from mithridate.aggregates import Scores
 from mithridate.evaluation.kinds import Heading, heading_of
 from mithridate.intervals import mean_ci95, over_replications
 
@@ -42,6 +44,12 @@ class Cells:
     def means(self, victim: str, column: str) -> dict[int, float]:
         """By replication."""
         return self._means.get((victim, column), {})
+
+    def scores(self, victim: str, columns: Sequence[str]) -> Scores | None:
+        """(replications, columns): of the replications that have all columns; None if none has."""
+        means = [self.means(victim, column) for column in columns]
+        runs = sorted(set.intersection(*map(set, means))) if means else []
+        return np.array([[m[run] for m in means] for run in runs]) if runs else None
 
     def cell(self, victim: str, column: str) -> tuple[float, float] | None:
         """See `over_replications`."""

@@ -27,6 +27,7 @@ from mithridate.evaluation.kinds import heading_of
 from mithridate.evaluation.victims import Victim, make_victims
 from mithridate.intervals import mean_ci95
 from mithridate.rng import Rng
+from mithridate.rows import Row, Rows
 from mithridate.scores import step_scores
 from mithridate.settings import parse, preset_settings
 from mithridate.stage_config import EvaluateConfig
@@ -72,6 +73,20 @@ class Record:
         return {name: plain(value) for name, value in asdict(self).items()}
 
 
+RECORDS: dict[str, type] = {
+    "agent": str, "environment": str, "metric": str, "kind": str, "attacker": str, "target": str,
+    "column": str, "eps": float, "budget": float, "norm": float, "replication": int, "mean": float,
+    "ci95": float, "tasks": int, "seed": int, "config_hash": str, "version": str, "seconds": float,
+}  # fmt: skip
+"""Records as rows: their columns."""
+CURVES: dict[str, type] = {
+    **{name: RECORDS[name] for name in ("agent", "environment", "metric", "kind", "attacker")},
+    **{name: RECORDS[name] for name in ("target", "column", "eps", "budget", "replication")},
+    "step": float, "mean": float, "ci95": float,
+}  # fmt: skip
+"""Curves likewise."""
+
+
 @dataclass(frozen=True)
 class Curve:
     """The cumulative score over time: mean over tasks and 2 × SEM, (T,) each."""
@@ -90,6 +105,29 @@ class Evaluation:
 
     def to_json(self) -> dict[str, Any]:
         return {"records": [record.to_json() for record in self.records]}
+
+    def rows(self) -> Rows:
+        """A row for each record."""
+        return Rows([{**r.to_json(), "column": r.column} for r in self.records], RECORDS)
+
+    def curve_rows(self) -> Rows:
+        """A row for each step of each record's episode: the score so far."""
+        rows: list[Row] = []
+        for record in self.records:
+            about = {**record.to_json(), "column": record.column}
+            curve = self.curves[record.agent, record.column][record.replication]
+            points = zip(curve.mean.tolist(), curve.ci95.tolist(), strict=True)
+            for step, (mean, ci95) in enumerate(points, 1):
+                rows.append({**about, "step": step, "mean": mean, "ci95": ci95})
+        return Rows(rows, CURVES)
+
+    def to_pandas(self) -> Any:
+        """The records as a pandas DataFrame; curves: `curve_rows().to_pandas()`."""
+        return self.rows().to_pandas()
+
+    def to_polars(self) -> Any:
+        """The records as a polars DataFrame; curves: `curve_rows().to_polars()`."""
+        return self.rows().to_polars()
 
     @cached_property
     def cells(self) -> Cells:

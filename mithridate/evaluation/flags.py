@@ -1,4 +1,4 @@
-"""Flags: reasons not to trust an evaluation. Each is explained in docs/experiments.md.
+"""Flags: reasons not to trust an evaluation. Each is explained in docs/statistics.md.
 
 They look at one table's records, the cells of all victims, attackers and replications.
 """

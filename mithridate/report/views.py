@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from mithridate.aggregates import Aggregate, bootstrap, improvement, interquartile_mean
 from mithridate.capabilities import Picture
 from mithridate.config import EnvConfig
 from mithridate.envs import make_env
@@ -22,6 +23,7 @@ from mithridate.experiments.recipes import RECIPES, Level, Recipe
 from mithridate.experiments.store import Store
 from mithridate.report.figures import training_lines
 from mithridate.report.paper import colour_range, orange, paper_value
+from mithridate.rng import Rng
 from mithridate.settings import parse
 from mithridate.stage_config import EvaluateConfig
 from mithridate.types import Metric
@@ -51,6 +53,18 @@ class CellView:
 
 
 @dataclass(frozen=True)
+class AggregateView:
+    """A victim over all columns of a table."""
+
+    victim: str
+    replications: int
+    mean: Aggregate
+    """Interquartile mean over replications and columns."""
+    improvement: Aggregate | None
+    """How probable it is that the table's first victim is better; None for itself."""
+
+
+@dataclass(frozen=True)
 class TableView:
     level: Level
     headings: list[Heading]
@@ -59,6 +73,7 @@ class TableView:
     paired: list[tuple[str, str, str, float, float | None]]
     """Column, victim, best other, difference, interval."""
     flags: list[Flag]
+    aggregates: list[AggregateView]
 
     @property
     def columns(self) -> list[str]:
@@ -175,8 +190,9 @@ def _environment(recipe: Recipe, graph: Graph) -> EnvConfig:
 def _section(store: Store, recipe: Recipe, graph: Graph) -> SectionView:
     described = {stage.name: stage for stage in graph.stages}
     artifacts = {name: a for name in described if (a := store.get(name)) is not None}
-    cells = [a for name in graph.cells if (a := artifacts.get(name)) and a.records()]
-    records = [_asked(r, described[cell.name].about) for cell in cells for r in cell.records()]
+    pairs = recorded(store, graph)
+    cells = list({artifact.name: artifact for artifact, _ in pairs}.values())
+    records = [record for _, record in pairs]
     env = _environment(recipe, graph)
     metric = make_env(recipe.environment).spec.metric
     stages = [
@@ -196,6 +212,17 @@ def _section(store: Store, recipe: Recipe, graph: Graph) -> SectionView:
             if name in artifacts and (room := artifacts[name].content("room.json"))
         ],
     )  # fmt: skip
+
+
+def recorded(store: Store, graph: Graph) -> list[tuple[Artifact, dict[str, Any]]]:
+    """The cells of a graph that are there, and their records as answers to it."""
+    abouts = {stage.name: stage.about for stage in graph.stages}
+    return [
+        (artifact, _asked(record, abouts[name]))
+        for name in graph.cells
+        if (artifact := store.get(name)) is not None
+        for record in artifact.records()
+    ]
 
 
 def _asked(record: dict[str, Any], about: About | None) -> dict[str, Any]:
@@ -250,8 +277,26 @@ def _table(
             paired.append((column, first, other, difference[0], ci95))
     return TableView(
         level, order, rows, {label: cells.worst(label) for label in labels}, paired,
-        flags(cells),
+        flags(cells), _aggregates(cells, labels, [str(heading) for heading in order]),
     )  # fmt: skip
+
+
+def _aggregates(cells: Cells, labels: Sequence[str], columns: Sequence[str]) -> list[AggregateView]:
+    """Of the victims that have all columns, if the first has, and there is anything to sum up."""
+    found = {v: s for v in labels if (s := cells.scores(v, columns)) is not None}
+    first = found.get(labels[0]) if labels else None
+    if first is None or len(found) < 2 or len(columns) < 2:
+        return []
+    luck = Rng(0).child("aggregates")
+    return [
+        AggregateView(
+            victim, len(scores),
+            bootstrap(interquartile_mean, scores, rng=luck.child("mean", victim)),
+            None if victim == labels[0]
+            else improvement(first, scores, cells.better, luck.child("improvement", victim)),
+        )
+        for victim, scores in found.items()
+    ]  # fmt: skip
 
 
 def _cell(
