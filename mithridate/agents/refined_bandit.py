@@ -171,7 +171,8 @@ class ArmsPosterior:
         fits = (table.reshape(-1, POINTS) @ clean).reshape(table.shape[:3]).sum(2)  # (E, O)
         good = (1 - eps) * (fits * slab).sum(1)
         bad = eps * (np.einsum("eorg,org->eo", table, moved) * slab).sum(1)
-        return float(bad.sum() / max(bad.sum() + good.sum(), 1e-300))
+        bad = bad + TINY * (table.sum((2, 3)) * slab).sum(1)  # from so far away that nothing fits
+        return float(bad.sum() / (bad.sum() + good.sum()))
 
     def suspicions(self, arm: int) -> Floats:
         """The same of each of the arm's rewards, given all that is known now."""
@@ -186,8 +187,8 @@ class ArmsPosterior:
         for i in range(0, len(rewards), rows):
             some = rewards[i : i + rows, None]
             good = (1 - eps) * density(some - means, self.model.noise)
-            bad = eps * (density(some - means - offsets, widths) + TINY)
-            found[i : i + rows] = bad / (good + bad + TINY) @ weight
+            bad = eps * density(some - means - offsets, widths) + TINY
+            found[i : i + rows] = bad / (good + bad) @ weight
         total: Floats = found / weight.sum()
         return total
 
