@@ -40,6 +40,7 @@ FAR = 100.0
 """A reward that is so many ranges away is a mistake and not an attack."""
 FORMAT, VERSION = "mithridate.RobustBandit", 1
 LARGEST_FILE = 2**30
+MOST_DRAWS, BLOCK = 2**27, 2**20
 MIXTURE = MixtureTSConfig()
 
 
@@ -83,6 +84,7 @@ class RobustBandit:
         self.feedback: Feedback = feedback
         self.seed = _whole("seed", seed, 0, 2**63 - 1)
         self._arms, self._rewards, self._draws = array("i"), array("d"), 0
+        self._luck = Rng(self.seed).child("robust_bandit").generator()
         shares = EPS if self.corruption is None else (self.corruption,)
         self._posterior: ArmsPosterior | ClickPosterior
         if feedback == "clicks":
@@ -118,11 +120,11 @@ class RobustBandit:
 
     def act(self) -> int:
         """An arm to pull."""
-        luck = Rng(self.seed).child("robust_bandit", self._draws).generator()
         self._draws += 1
         if isinstance(self._posterior, ClickPosterior):
+            luck = Rng(self.seed).child("robust_bandit", self._draws).generator()
             return self._posterior.draw(luck)
-        return self._posterior.draw(float(luck.random(dtype=np.float32)))
+        return self._posterior.draw(float(self._luck.random(dtype=np.float32)))
 
     def draw(self, uniform: float) -> int:
         """An arm by a uniform number of yours, in [0, 1): for those who bring their own luck."""
@@ -211,7 +213,9 @@ class RobustBandit:
             )
         try:
             bandit = cls(**_settings(meta))
-            bandit._draws = _whole("draws", meta.get("draws"), 0, 2**53)
+            bandit._draws = _whole("draws", meta.get("draws"), 0, MOST_DRAWS)
+            for left in range(bandit._draws, 0, -BLOCK):
+                bandit._luck.random(min(left, BLOCK), dtype=np.float32)
             bandit._replay(*_history(tensors))
         except UserError as error:
             raise UserError(f"{name} is damaged: {error}") from None

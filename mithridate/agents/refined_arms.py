@@ -152,6 +152,7 @@ class RefinedArm:
         self._run_place = places[self._starts]
         self._run_share = which[self._starts]
         self._shares = np.flatnonzero(np.diff(self._run_share, prepend=-1))  # each ε's first run
+        self._last: tuple[float, Floats, Floats] | None = None
         self._refresh()
 
     @classmethod
@@ -173,9 +174,11 @@ class RefinedArm:
         self.logs += np.log(clean + moved)
 
     def _parts(self, reward: float) -> tuple[Floats, Floats]:
-        one = np.array([reward])
-        clean, moved = self.model.parts(one, self.eps, self.means, self.offsets)
-        return clean[0], moved[:, 0]
+        if self._last is None or self._last[0] != reward:  # who judges a reward then learns from it
+            one = np.array([reward])
+            clean, moved = self.model.parts(one, self.eps, self.means, self.offsets)
+            self._last = (reward, clean[0], moved[:, 0])
+        return self._last[1:]
 
     def _refresh(self) -> None:
         self._likelihoods = np.exp(self.logs - self.logs.max())

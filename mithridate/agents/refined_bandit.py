@@ -171,8 +171,10 @@ class ArmsPosterior:
         fits = (table.reshape(-1, POINTS) @ clean).reshape(table.shape[:3]).sum(2)  # (E, O)
         good = (1 - eps) * (fits * slab).sum(1)
         bad = eps * (np.einsum("eorg,org->eo", table, moved) * slab).sum(1)
-        bad = bad + TINY * (table.sum((2, 3)) * slab).sum(1)  # from so far away that nothing fits
-        return float(bad.sum() / (bad.sum() + good.sum()))
+        fair, foul = float(good.sum()), float(bad.sum())
+        if fair + foul < 1e9 * TINY * float(table.max()):  # from so far away that nothing fits
+            foul += TINY * float((table.sum((2, 3)) * slab).sum())
+        return foul / (fair + foul)
 
     def suspicions(self, arm: int) -> Floats:
         """The same of each of the arm's rewards, given all that is known now."""
