@@ -46,6 +46,8 @@ POISON = {
 }  # fmt: skip
 SIZES = {"short": (200, (200, 500)), "middle": (24, (2000,)), "long": (8, (10_000,))}
 """Tasks, and after how many steps the regret is read."""
+DOUBT = (0.0, 0.05, 0.1, 0.2, 0.3, 0.4, 0.48)
+"""What it is told, where nothing is poisoned."""
 MISJUDGED = {
     "all as it is": {},
     "noise × 1.5": {"noise": 1.5 * NOISE},
@@ -107,11 +109,16 @@ def cells() -> list[Cell]:
                     for name in (ours, *PEERS):
                         agent = called(name, told)
                         found.append(Cell(part, agent, arms, read[-1], attack, eps, tasks, read))
+    found += [doubt(name, told) for told in DOUBT for name in ("mixture_ts", "ts")]
     for attack, eps in (("none", 0.0), ("mirror", 0.3), ("swap", 0.3)):
         for others in MISJUDGED.values():
             agent = called("robust_bandit", 0.3, **others)
             found.append(Cell("misjudged", agent, 5, 2000, attack, eps, 24, (500, 2000)))
     return list(dict.fromkeys(found))
+
+
+def doubt(name: str, told: float) -> Cell:
+    return Cell("doubt", called(name, told), 5, 500, "none", 0.0, 2000, (500,))
 
 
 def measure(cell: Cell) -> dict[str, object]:
@@ -226,6 +233,13 @@ def clean(found: Found) -> str:
     return table(["arms", "steps", "told 0.4", "told 0"], rows)
 
 
+def price(found: Found) -> str:
+    """The same at 5 arms and 500 steps, for more shares that it is told."""
+    ts = found.regrets(doubt("ts", 0.0), 500)
+    shown = [ratio(found.regrets(doubt("mixture_ts", told), 500), ts) for told in DOUBT]
+    return table(["told", *(f"{told:g}" for told in DOUBT)], [["regret, of TS's", *shown]])
+
+
 def ratio(ours: list[float] | None, theirs: list[float] | None) -> str:
     """Of two means over the same tasks, ± 2 standard errors."""
     if ours is None or theirs is None:
@@ -253,7 +267,7 @@ def main() -> None:
     parser.add_argument("--doc", type=Path, default=ROOT / "docs" / "robust_bandit.md")
     parser.add_argument("--tasks", type=int, help="of every cell; less than the table's, to try")
     parser.add_argument("--steps", type=int, help="measure no cells that are longer")
-    parser.add_argument("--only", choices=("equal", *OURS, "misjudged"))
+    parser.add_argument("--only", choices=("equal", *OURS, "doubt", "misjudged"))
     parser.add_argument("--show", action="store_true", help="measure nothing")
     chosen = parser.parse_args()
     torch.set_num_threads(1)
@@ -270,7 +284,8 @@ def main() -> None:
             write_atomic(chosen.out / cell.file, json.dumps(said))
             print(f"{said['seconds']:6.1f} s  {cell.file}", file=sys.stderr, flush=True)
     tables = {
-        "equal": equal(found), "clean": clean(found), "misjudged": misjudged(found),
+        "equal": equal(found), "clean": clean(found), "doubt": price(found),
+        "misjudged": misjudged(found),
         **{part: side_by_side(found, part) for part in OURS},
     }  # fmt: skip
     if chosen.doc.exists():

@@ -2,6 +2,10 @@
 
 import json
 import math
+import re
+import subprocess
+import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -580,3 +584,51 @@ def test_its_files_say_what_they_are(tmp_path):
     meta = json.loads(json.loads(data[8 : 8 + length])["__metadata__"]["meta"])
     assert (meta["format"], meta["version"]) == ("mithridate.RobustBandit", 1)
     assert meta["settings"] == SETTINGS
+
+
+# What is said of it ------------------------------------------------------------------------------
+
+ROOT = Path(__file__).parent.parent
+
+
+def test_the_pages_snippets_run(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    page = (ROOT / "docs" / "robust_bandit.md").read_text()
+    known = {}
+    for snippet in re.findall(r"```python\n(.*?)```", page, re.S):
+        exec(snippet, known)
+    assert known["bandit"].best().argmax() == 3 and "ours" in capsys.readouterr().out
+
+
+def table_script(*arguments):
+    command = [sys.executable, str(ROOT / "scripts" / "robust_bandit_table.py"), *arguments]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr
+    return done.stdout, done.stderr.splitlines()
+
+
+def test_the_tables_are_computed_once_and_written_between_their_marks(tmp_path):
+    names = ("equal", "short", "middle", "long", "clean", "doubt", "misjudged")
+    page = tmp_path / "page.md"
+    page.write_text("".join(
+        f"before\n<!-- {name}: begin (scripts/robust_bandit_table.py) -->\nstale {name}\n"
+        f"<!-- {name}: end -->\nafter\n"
+        for name in names
+    ))  # fmt: skip
+    words = ("--tasks", "2", "--only", "equal", "--out", str(tmp_path / "out"), "--doc", str(page))
+    _, measured = table_script(*words)
+    assert len(measured) == 6
+    first = page.read_text()
+    rows = re.findall(r"\| (none|mirror 0.4|swap 0.4) \| (.*?) \| (.*?) \| 0 \|", first)
+    assert len(rows) == 3 and all(ours == theirs != "–" for _, ours, theirs in rows)
+    assert first.count("before") == first.count("after") == len(names) and "stale" not in first
+    next((tmp_path / "out").glob("equal-robust*swap*")).unlink()
+    _, measured = table_script(*words)
+    assert len(measured) == 1 and page.read_text() == first
+
+
+def test_the_page_has_all_its_figures():
+    page = (ROOT / "docs" / "robust_bandit.md").read_text()
+    tables = re.findall(r"<!-- (\w+): begin .*?-->\n(.*?)<!-- \1: end -->", page, re.S)
+    assert [name for name, text in tables if "±" in text] == [name for name, _ in tables]
+    assert len(tables) == 7
