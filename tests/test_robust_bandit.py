@@ -182,6 +182,15 @@ def test_beside_refined_arms_others_keep_their_grid():
     np.testing.assert_allclose(bandit.best(), best, atol=0.01)
 
 
+def test_arms_with_cells_of_different_sizes():
+    arms = [0] * 18 + [1] * 72
+    history = pulls([0.505, 0.51], noise=0.04, eps=0.0, steps=90, arms=arms)
+    bandit = taught(history, 2, noise=0.04)
+    assert [arm.level for arm in bandit._posterior._refined.values()] == [2, 3]
+    best, _ = by_hand(history, 2, (0.4,), 0.04)
+    np.testing.assert_allclose(bandit.best(), best, atol=0.005)
+
+
 def test_two_arms_that_lie_between_the_points_of_the_grid():
     """0.01 apart, half a step of the grid of `mixture_ts`, after 4,000 pulls with noise 0.05."""
     means, noise = [0.506, 0.516], 0.05
