@@ -12,6 +12,7 @@ from mithridate.agents.mixture_grid import (
     POINTS,
     Grid,
     NativePosterior,
+    ReferencePosterior,
     make_posterior,
 )
 
@@ -19,7 +20,7 @@ Floats = np.ndarray[Any, np.dtype[np.float64]]
 
 
 class CoarseArms:
-    """`NativePosterior` and `ReferencePosterior` say what its methods mean."""
+    """What its methods mean is said in `Posterior`."""
 
     def __init__(self, grid: Grid) -> None:
         self._posterior = made = make_posterior(grid, 1)
@@ -59,8 +60,8 @@ class CoarseArms:
         return int(self._arm[0])
 
     def table(self, arm: int) -> np.ndarray[Any, np.dtype[np.float32]]:
-        """(E, O, R, G)"""
-        if self._kernel is None:
+        """(E, O, R, G): likelihoods, up to a factor."""
+        if isinstance(self._posterior, ReferencePosterior):
             return self._posterior.table(arm).permute(0, 3, 1, 2).contiguous().numpy()
         found: np.ndarray[Any, np.dtype[np.float32]] = self._tables[0, arm].reshape(self._shape)
         return found

@@ -79,10 +79,6 @@ class Posterior(Protocol):
     evidence: Tensor
     """(B, A, E·W): of ε and w, by arm; logarithms, up to a number for each arm."""
 
-    def table(self, arm: int) -> Tensor:
-        """(E, R, G, O): likelihoods of an arm of the first task, up to a factor."""
-        ...
-
     def observe(self, actions: Tensor, rewards: Tensor) -> None:
         """One reward of one arm of each task, (B,) each."""
         ...
@@ -114,6 +110,7 @@ class ReferencePosterior:
         self.evidence = torch.zeros(batch, grid.arms, grid.kinds, device=device)
 
     def table(self, arm: int) -> Tensor:
+        """(E, R, G, O): likelihoods of an arm of the first task, up to a factor."""
         return self._tables[0, arm]
 
     def observe(self, actions: Tensor, rewards: Tensor) -> None:
@@ -173,10 +170,6 @@ class NativePosterior:
         self._below = torch.zeros_like(self.beliefs)
         self._below[..., :POINTS] = (torch.arange(POINTS) + 0.5) / POINTS
         self.evidence = torch.zeros(batch, grid.arms, grid.kinds)
-        self._shape = (len(grid.eps), OFFSETS, len(grid.widths), POINTS)
-
-    def table(self, arm: int) -> Tensor:
-        return self._tables[0, arm].view(self._shape).permute(0, 2, 3, 1)
 
     def _known(self) -> tuple[Tensor, ...]:
         return self._most, self.beliefs, self._below, self.evidence
