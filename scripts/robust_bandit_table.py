@@ -46,6 +46,8 @@ POISON = {
 }  # fmt: skip
 SIZES = {"short": (200, (200, 500)), "middle": (24, (2000,)), "long": (8, (10_000,))}
 """Tasks, and after how many steps the regret is read."""
+FEW = {("long", 10): 4, ("long", 50): 4}
+"""Where there are fewer tasks."""
 DOUBT = (0.0, 0.05, 0.1, 0.2, 0.3, 0.4, 0.48)
 """What it is told, where nothing is poisoned."""
 MISJUDGED = {
@@ -102,19 +104,24 @@ def cells() -> list[Cell]:
         for name in ("robust_bandit", "mixture_ts")
     ]
     for part, ours in OURS.items():
-        tasks, read = SIZES[part]
         for arms in ARMS:
             for attack, eps in POISON[part]:
                 for told in tells(part, eps):
                     for name in (ours, *PEERS):
-                        agent = called(name, told)
-                        found.append(Cell(part, agent, arms, read[-1], attack, eps, tasks, read))
+                        found.append(beside(part, name, told, arms, attack, eps))
     found += [doubt(name, told) for told in DOUBT for name in ("mixture_ts", "ts")]
     for attack, eps in (("none", 0.0), ("mirror", 0.3), ("swap", 0.3)):
         for others in MISJUDGED.values():
             agent = called("robust_bandit", 0.3, **others)
-            found.append(Cell("misjudged", agent, 5, 2000, attack, eps, 24, (500, 2000)))
+            found.append(Cell("misjudged", agent, 5, 500, attack, eps, 100, (200, 500)))
     return list(dict.fromkeys(found))
+
+
+def beside(part: str, name: str, told: float, arms: int, attack: str, eps: float) -> Cell:
+    """A cell of the tables with several agents."""
+    tasks, read = SIZES[part]
+    tasks = FEW.get((part, arms), tasks)
+    return Cell(part, called(name, told), arms, read[-1], attack, eps, tasks, read)
 
 
 def doubt(name: str, told: float) -> Cell:
@@ -173,7 +180,7 @@ def poison(cell: Cell) -> str:
 
 
 def side_by_side(found: Found, part: str) -> str:
-    tasks, steps = SIZES[part]
+    steps = SIZES[part][1]
     names = {OURS[part]: "RobustBandit", **PEERS}
     header = ["arms", "poison", "told"]
     header += [f"{title} @ {step:,}" for step in steps for title in names.values()]
@@ -181,10 +188,7 @@ def side_by_side(found: Found, part: str) -> str:
     for arms in ARMS:
         for attack, eps in POISON[part]:
             for told in tells(part, eps):
-                row = [
-                    Cell(part, called(name, told), arms, steps[-1], attack, eps, tasks, steps)
-                    for name in names
-                ]
+                row = [beside(part, name, told, arms, attack, eps) for name in names]
                 shown = [found.shown(cell, step) for step in steps for cell in row]
                 rows.append([str(arms), poison(row[0]), f"{told:g}", *shown])
     return table(header, rows)
@@ -220,13 +224,12 @@ def clean(found: Found) -> str:
     """Without poison, in units of Thompson sampling's regret."""
     rows = []
     for arms in ARMS:
-        for part, (tasks, steps) in SIZES.items():
+        for part, (_, steps) in SIZES.items():
             for step in steps:
                 row = [str(arms), f"{step:,}"]
                 for told in (0.4, 0.0):
                     ours, ts = (
-                        Cell(part, called(name, told), arms, steps[-1], "none", 0.0, tasks, steps)
-                        for name in (OURS[part], "ts")
+                        beside(part, name, told, arms, "none", 0.0) for name in (OURS[part], "ts")
                     )
                     row.append(ratio(found.regrets(ours, step), found.regrets(ts, step)))
                 rows.append(row)
@@ -268,6 +271,7 @@ def main() -> None:
     parser.add_argument("--tasks", type=int, help="of every cell; less than the table's, to try")
     parser.add_argument("--steps", type=int, help="measure no cells that are longer")
     parser.add_argument("--only", choices=("equal", *OURS, "doubt", "misjudged"))
+    parser.add_argument("--arms", type=int, choices=ARMS, help="measure only cells with so many")
     parser.add_argument("--show", action="store_true", help="measure nothing")
     chosen = parser.parse_args()
     torch.set_num_threads(1)
@@ -276,6 +280,8 @@ def main() -> None:
     for cell in cells():
         cell = found.sized(cell)
         if chosen.show or chosen.only not in (None, cell.part):
+            continue
+        if chosen.arms not in (None, cell.arms):
             continue
         if chosen.steps is not None and cell.horizon > chosen.steps:
             continue
