@@ -9,6 +9,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from mithridate.agents.any_bandit import RobustBandit as RobustBandit
     from mithridate.agents.in_context import load as load
     from mithridate.agents.named import make_agent as make_agent
     from mithridate.agents.single_task import Solo as Solo
@@ -32,6 +33,7 @@ _HOME = {
     "KINDS": "mithridate.registry",
     "Kind": "mithridate.evaluation.kinds",
     "Rng": "mithridate.rng",
+    "RobustBandit": "mithridate.agents.any_bandit",
     "Solo": "mithridate.agents.single_task",
     "UserError": "mithridate.errors",
     "evaluate": "mithridate.evaluation.crossplay",

@@ -8,6 +8,7 @@ import torch
 from mithridate.agents.in_context import InContextAgent
 from mithridate.bench import run
 from mithridate.bench.episodes import ALGORITHMS, LINEAR
+from mithridate.bench.one_bandit import steps
 from mithridate.bench.peers import HuggingFaceAgent, HuggingFaceModel, reference_path
 from mithridate.config import ModelConfig
 from mithridate.envs import make_env
@@ -39,6 +40,8 @@ def test_bench_prints_one_document(command):
         ("rollout", "hf_gpt2"), ("rollout", "recompute_no_cache"),
         ("room_rollout", "query_first"), ("room_rollout", "query_first_hf_gpt2"),
         *([("view_rollout", "recompute_no_cache")] if can_draw() else []),
+        ("one_bandit", "mixture_ts"), ("one_bandit", "ts"),
+        ("one_bandit_fine", "mixture_ts"), ("one_bandit_fine", "ts"),
     ]  # fmt: skip
     for r in document["results"]:
         assert r["ratio"] == pytest.approx(r["peer_s"] / r["ours_s"])
@@ -90,6 +93,18 @@ def test_peers_are_timed_in_turns_or_say_their_time():
     )
     assert turns == ["we", "they", *["we"] * 2, *["they"] * 2, *["we"] * 2, *["they"] * 2]
     assert (ours < 1, peer) == (True, 5.0)
+
+
+def test_a_fine_bandit_is_one():
+    """Otherwise the two that are timed would be the same."""
+    for fine in (False, True):
+        ours, peers, gflop = steps(3, fine, most=910)
+        assert peers.keys() == {"mixture_ts", "ts"} and gflop > 0
+        for work in (ours, *peers.values()):
+            work()
+        if fine:
+            bandit = ours.args[0].__self__
+            assert len(bandit) == 2 * 910 + 3 and len(bandit._posterior._refined) == 2
 
 
 @pytest.fixture

@@ -3,6 +3,7 @@
 from mithridate.agents import bandits as bandits
 from mithridate.agents import in_context as in_context
 from mithridate.agents import linear_bandits as linear_bandits
+from mithridate.agents import many_bandits as many_bandits
 from mithridate.agents import mixture_arms as mixture_arms
 from mithridate.agents import mixture_linear as mixture_linear
 from mithridate.agents import mixture_room as mixture_room

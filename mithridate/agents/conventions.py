@@ -18,6 +18,8 @@ import inspect
 from collections.abc import Callable
 from typing import Any
 
+from mithridate.agents.any_bandit import RobustBandit
+from mithridate.agents.many_bandits import RobustBandits
 from mithridate.agents.single_task import SingleTaskAgents, as_agent
 from mithridate.errors import UserError, shown
 from mithridate.types import Agent
@@ -132,6 +134,8 @@ OURS = ("reset", "act", "observe")
 def any_agent(thing: Any) -> Agent:
     """`thing` as a batched agent, whatever it was written for: see `as_agent`, and above. A
     function that needs no arguments makes one for each task."""
+    if thing is RobustBandit or isinstance(thing, RobustBandit):
+        return RobustBandits.like(thing)
     if inspect.isclass(thing) and _kind(thing) is None:
         return as_agent(thing)
     if inspect.isclass(thing) or inspect.isfunction(thing):

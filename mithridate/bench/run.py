@@ -18,6 +18,7 @@ import torch
 
 from mithridate.agents.in_context import InContextAgent
 from mithridate.bench.episodes import episodes, per_episode
+from mithridate.bench.one_bandit import ARMS, steps
 from mithridate.bench.peers import HuggingFaceAgent, HuggingFaceModel, reference_path
 from mithridate.bench.rounds import rounds
 from mithridate.bench.startup import startup
@@ -92,8 +93,8 @@ class Growth:
 
 
 PARTS = (
-    "train_step", "rollout", "room_rollout", "view_rollout", "growth", "episodes", "two_at_once",
-    "rounds", "startup",
+    "train_step", "rollout", "room_rollout", "view_rollout", "one_bandit", "growth", "episodes",
+    "two_at_once", "rounds", "startup",
 )  # fmt: skip
 
 
@@ -116,6 +117,7 @@ def bench(
         *(_rollouts(model, sizes, peak, say) if wanted("rollout") else []),
         *(_room_rollouts(sizes, peak, say) if wanted("room_rollout") else []),
         *(_views(sizes, peak, say, only is not None) if wanted("view_rollout") else []),
+        *(_one_bandit(sizes, peak, say) if wanted("one_bandit") else []),
     ]
     growth = _growth(model, sizes, say) if wanted("growth") else []
     searched, shared, each = [], [], {}
@@ -367,6 +369,20 @@ def _view_rollout(sizes: Sizes, peak: float, say: Say) -> Result:
     return Result(
         "view_rollout", "recompute_no_cache", a, b, b / a, gflop / a, gflop / a / peak, note
     )
+
+
+def _one_bandit(sizes: Sizes, peak: float, say: Say) -> list[Result]:
+    """Steps of `RobustBandit` beside those of agents for batches, in a loop of one's own; where the
+    grid of `mixture_ts` is fine enough, and where arms have finer ones."""
+    results = []
+    for name, fine in (("one_bandit", False), ("one_bandit_fine", True)):
+        ours, peers, gflop = steps(sizes.length, fine)
+        for peer, work in peers.items():
+            say(f"{name} against {peer}")
+            a, b = _alternate(ours, work, sizes.repetitions)
+            note = f"{ARMS} arms x {sizes.length} steps, {1000 * a / sizes.length:.2f} ms a step"
+            results.append(Result(name, peer, a, b, b / a, gflop / a, gflop / a / peak, note))
+    return results
 
 
 def recomputing(model: HuggingFaceModel, sizes: Sizes, whole: int) -> Callable[[], float]:

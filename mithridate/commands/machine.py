@@ -52,8 +52,8 @@ def bench(
         str | None,
         typer.Option(
             metavar="<part>",
-            help="One part: train_step, rollout, room_rollout, growth, episodes, two_at_once, "
-            "rounds or startup.",
+            help="One part: train_step, rollout, room_rollout, view_rollout, one_bandit, growth, "
+            "episodes, two_at_once, rounds or startup.",
         ),
     ] = None,
     as_json: Json = False,
