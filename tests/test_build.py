@@ -121,6 +121,7 @@ def test_types_are_seen_from_outside(installed, tmp_path):
     shutil.copy(ROOT / "tests" / "typed" / "uses_mithridate.py", tmp_path)
     done = subprocess.run(
         [sys.executable, "-m", "mypy", "--strict", "--python-executable", installed,
+         "--cache-dir", ROOT / ".mypy_cache" / "from_outside",
          "uses_mithridate.py"],
         capture_output=True, text=True, cwd=tmp_path, env={**os.environ, "MYPYPATH": ""},
     )  # fmt: skip

@@ -223,6 +223,7 @@ def test_shell(path, bash, monkeypatch):
 
 def test_those_checks_would_notice(bash):
     for bad in (
+        "mithridate --versoin",
         "mithridate evaluat bandit --agents ts",
         "mithridate evaluate bandit --agents ts --attacker swap",
         "mithridate evaluate bandit --agents tss",
@@ -250,7 +251,9 @@ def test_those_checks_would_notice(bash):
 
 def check_mithridate(arguments: list[str]) -> None:
     command = typer.main.get_command(app)
-    if arguments == ["--version"] or arguments == ["--help"]:
+    if arguments[0].startswith("--"):
+        options = {word for option in command.params for word in option.opts} | {"--help"}
+        assert len(arguments) == 1 and arguments[0] in options, f"there is no {arguments[0]}"
         return
     name, rest = arguments[0], arguments[1:]
     while hasattr(command, "commands"):
