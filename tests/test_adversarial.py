@@ -221,7 +221,11 @@ def test_a_task_may_have_several_episodes_in_a_round(smoke_model):
     offsets = search.adds().mean.view(16, 6, 3)
     assert (offsets.std(1) > 0.1).any(1).all(), "a task's candidates differ"
     trainee.step(1)
-    rounds = dict(zip(search.tensors()["ids"].tolist(), search.tensors()["rounds"][:, 0].tolist()))
+    rounds = dict(
+        zip(
+            search.tensors()["ids"].tolist(), search.tensors()["rounds"][:, 0].tolist(), strict=True
+        )
+    )
     assert {rounds[i] for i in trainee.tasks.ids[:8].tolist() if i in rounds} == {2}
 
 

@@ -13,10 +13,9 @@ from mithridate.registry import ATTACKERS
 from mithridate.returns import less_than_the_others
 from mithridate.rng import Rng
 from mithridate.settings import resolve
-from mithridate.stage_config import AdversarialConfig, AttackConfig
+from mithridate.stage_config import AttackConfig
 from mithridate.training import attack as attacks
 from mithridate.training.attack import AttackTraining, LearnedAttack, attack
-from mithridate.training.threats import population
 
 
 class Gullible:

@@ -180,9 +180,7 @@ class AdversarialTraining:
         game = step - self.config.synthetic.rounds
         parts = []
         first = self.config.tasks * (game + 1)
-        for rows, (_, attacker) in zip(
-            stretches(self.config), self.attacker.parts, strict=True
-        ):
+        for rows, (_, attacker) in zip(stretches(self.config), self.attacker.parts, strict=True):
             here, k = self.tasks.select(rows), renewed(self.config, rows)
             if forgets(attacker):
                 attacker.forget(here.ids[:k])
