@@ -65,7 +65,7 @@ def test_the_main_recipe_is_the_papers_table():
     planned = plan(MAIN, "laptop")
     kinds = [stage.kind for stage in planned.stages()]
     assert {k: kinds.count(k) for k in set(kinds)} == {
-        "pretrain": 3, "train": 3, "attack": (6 + 7) * 3, "evaluate": (8 * 14 + 7) * 3,
+        "pretrain": 3, "train": 2 * 3, "attack": (6 + 8) * 3, "evaluate": (9 * 15 + 8) * 3,
     }  # fmt: skip
     for cell in planned.cells:
         if "attack" in cell.inputs:
@@ -335,7 +335,7 @@ def test_a_second_run_computes_nothing(finished):
 
 def test_records_are_complete_and_honest(finished):
     records = records_of(finished.root)
-    assert len(records) == 8 * 14 + 7  # the oracle has no attackers of its own
+    assert len(records) == 9 * 15 + 8  # the oracle has no attackers of its own
     assert all(r["norm"] <= r["budget"] * (1 + 1e-6) for r in records)
     targets = {r["target"] for r in records if r["kind"] == "paper"}
     assert targets == set(MAIN.trained["paper"])
@@ -501,10 +501,10 @@ def test_places_that_are_no_store(command_line, store, message, command, tmp_pat
 def test_a_dry_run_of_many_stages_is_a_summary(command, tmp_path):
     many = ("reproduce", "bandit_main", "--preset", "smoke", "--dry-run", "--store", tmp_path / "s")
     code, stdout, _ = command(*many, "--replications", "100")
-    assert code == 0 and "13400 stages, 13400 to do" in stdout and stdout.count("\n") < 20
-    assert re.search(r"evaluate\s*│ to do │\s*11900", stdout)
+    assert code == 0 and "16000 stages, 16000 to do" in stdout and stdout.count("\n") < 20
+    assert re.search(r"evaluate\s*│ to do │\s*14300", stdout)
     code, stdout, _ = command(*many, "--replications", "1", "--verbose")
-    assert code == 0 and stdout.count("evaluate-") == 119
+    assert code == 0 and stdout.count("evaluate-") == 143
     assert not (tmp_path / "s").exists()
 
 
