@@ -251,4 +251,4 @@ def test_the_kernels_refuse_what_does_not_fit():
             fast.observe(torch.tensor(actions), torch.tensor(rewards))
     line = torch.linspace(0, 1, 8)
     with pytest.raises(ValueError, match="no grid"):
-        kernels().ArmMixture(2, 1, 0.3, line[:1], line[:1], line, line, line[:1])
+        kernels().ArmMixture(2, 1, 0.3, line[:1], line[:1], line, line, line[:1], None)

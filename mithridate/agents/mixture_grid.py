@@ -40,7 +40,9 @@ class Grid:
     places: Tensor
     """Every mean + offset."""
     share: Tensor
-    """(W, O): how probable an offset is."""
+    """(W, O, G): how probable an offset is, of an arm with such a mean."""
+    rivals: Tensor | None = None
+    """The same of arms that are not the best one, if it is another."""
 
     @property
     def kinds(self) -> int:
@@ -60,6 +62,7 @@ def make_grid(
     places = torch.arange(-EVERY * FARTHEST, POINTS + EVERY * FARTHEST, device=device)
     offsets = EVERY * step * torch.arange(-FARTHEST, FARTHEST + 1, device=device)  # (O,)
     slab = (-0.5 * (offsets / torch.tensor(scales, device=device)[:, None]) ** 2).softmax(1)
+    share = untouched * (offsets == 0).float() + (1 - untouched) * slab  # (W, O)
     return Grid(
         arms=arms,
         noise=noise,
@@ -67,7 +70,7 @@ def make_grid(
         widths=(torch.tensor(spreads, device=device).square() + noise**2).sqrt(),
         means=step * torch.arange(POINTS, device=device),
         places=step * places,
-        share=untouched * (offsets == 0).float() + (1 - untouched) * slab,
+        share=share[:, :, None].repeat(1, 1, POINTS),
     )
 
 
@@ -78,6 +81,8 @@ class Posterior(Protocol):
     """(B, A, E·W, at least G): of each arm's mean, given ε and w."""
     evidence: Tensor
     """(B, A, E·W): of ε and w, by arm; logarithms, up to a number for each arm."""
+    lead: Tensor | None
+    """(B, A, E·W): to be added to it, if the arm is the best one. None without rivals."""
 
     def observe(self, actions: Tensor, rewards: Tensor) -> None:
         """One reward of one arm of each task, (B,) each."""
@@ -107,7 +112,10 @@ class ReferencePosterior:
         """(B, A, E, R, G, O): likelihoods, up to a factor for each task and arm."""
         self.beliefs = torch.ones(batch, grid.arms, grid.kinds, POINTS, device=device) / POINTS
         """(B, A, E·W, G): of each arm's mean, given ε and w."""
+        self._below = _below(self.beliefs)
+        """The same, added up: how probable it is that the mean is less."""
         self.evidence = torch.zeros(batch, grid.arms, grid.kinds, device=device)
+        self.lead = None if grid.rivals is None else torch.zeros_like(self.evidence)
 
     def table(self, arm: int) -> Tensor:
         """(E, R, G, O): likelihoods of an arm of the first task, up to a factor."""
@@ -126,24 +134,43 @@ class ReferencePosterior:
         most = table.flatten(1).amax(1)
         table = table / most[:, None, None, None, None]
         self._tables[arm] = table
-        belief = (table.sum(2) @ grid.share.T).transpose(2, 3).flatten(1, 2)  # (B, E·W, G)
-        total = belief.sum(2)
+        likely = table.sum(2)  # (B, E, G, O)
         # The factors are the same for all ε and w, and so is what they add here.
-        self.evidence[arm] = total.clamp(min=TINY).log()
-        self.beliefs[arm] = belief / total.clamp(min=TINY)[..., None]
+        self.beliefs[arm], self.evidence[arm] = _expected(likely, grid.share)
+        if self.lead is None or grid.rivals is None:
+            self._below[arm] = _below(self.beliefs[arm])
+            return
+        rival, evidence = _expected(likely, grid.rivals)
+        self._below[arm] = _below(rival)
+        self.lead[arm] = self.evidence[arm] - evidence
+        self.evidence[arm] = evidence
 
     def best(self) -> Tensor:
-        weights = self.evidence.sum(1).softmax(1)  # (B, E·W)
-        below = self.beliefs.cumsum(3) - 0.5 * self.beliefs  # (B, A, E·W, G)
-        logs = below.clamp(min=TINY).log()
+        logs = self._below.log()
         others = (logs.sum(1, keepdim=True) - logs).exp()
         wins = (self.beliefs * others).sum(3)  # (B, A, E·W)
+        if self.lead is not None:
+            evidence = self.evidence.sum(1, keepdim=True) + self.lead + (wins + TINY).log()
+            return evidence.flatten(1).softmax(1).view(wins.shape).sum(2)
+        weights = self.evidence.sum(1).softmax(1)  # (B, E·W)
         # What has been ruled out altogether has no wins to share out.
         wins = wins / wins.sum(1, keepdim=True).clamp(min=TINY)
         return (wins * weights[:, None]).sum(2)
 
     def draw(self, uniforms: Tensor, temperature: float) -> Tensor:
         return sample(self.best().clamp(min=TINY).log() / temperature, uniforms)
+
+
+def _expected(likely: Tensor, share: Tensor) -> tuple[Tensor, Tensor]:
+    """Of likelihoods (B, E, G, O), with offsets so probable: beliefs (B, E·W, G), and their
+    evidence (B, E·W)."""
+    belief = torch.einsum("bego,wog->bewg", likely, share).flatten(1, 2)
+    total = belief.sum(2).clamp(min=TINY)
+    return belief / total[..., None], total.log()
+
+
+def _below(belief: Tensor) -> Tensor:
+    return (belief.cumsum(-1) - 0.5 * belief).clamp(min=TINY)
 
 
 def _density(rewards: Tensor, values: Tensor, widths: Tensor) -> Tensor:
@@ -160,8 +187,9 @@ class NativePosterior:
 
     def __init__(self, grid: Grid, batch: int) -> None:
         self._mixture = kernels().ArmMixture(
-            grid.arms, EVERY, grid.noise, grid.eps, grid.widths, grid.means, grid.places, grid.share
-        )
+            grid.arms, EVERY, grid.noise, grid.eps, grid.widths, grid.means, grid.places, grid.share,
+            grid.rivals,
+        )  # fmt: skip
         self._tables = torch.ones(()).expand(batch, grid.arms, grid.table())  # room when needed
         self._most = torch.ones(batch, grid.arms)
         room = -(-POINTS // ALIGNMENT) * ALIGNMENT
@@ -170,9 +198,10 @@ class NativePosterior:
         self._below = torch.zeros_like(self.beliefs)
         self._below[..., :POINTS] = (torch.arange(POINTS) + 0.5) / POINTS
         self.evidence = torch.zeros(batch, grid.arms, grid.kinds)
+        self.lead = None if grid.rivals is None else torch.zeros_like(self.evidence)
 
-    def _known(self) -> tuple[Tensor, ...]:
-        return self._most, self.beliefs, self._below, self.evidence
+    def _known(self) -> tuple[Tensor | None, ...]:
+        return self._most, self.beliefs, self._below, self.evidence, self.lead
 
     def observe(self, actions: Tensor, rewards: Tensor) -> None:
         rewards = rewards.float().contiguous()
@@ -196,7 +225,7 @@ class NativePosterior:
         """The kernels, the tables and the rest of what they work on, as NumPy arrays of the same
         memory: the kernels take these in a tenth of the time, which counts for a single task."""
         self._tables = self._tables.contiguous()
-        return self._mixture, self._tables.numpy(), tuple(x.numpy() for x in self._known())
+        return self._mixture, self._tables.numpy(), tuple(x if x is None else x.numpy() for x in self._known())
 
     def player(self) -> MixturePlayer:
         return MixturePlayer(self._mixture)

@@ -413,24 +413,27 @@ class NativePlayer {
 class ArmMixture {
  public:
   ArmMixture(int arms, int every, float noise, const Array& eps, const Array& widths,
-             const Array& means, const Array& places, const Array& share) {
+             const Array& means, const Array& places, const Array& share,
+             const std::optional<Array>& rivals) {
     if (arms < 1 || every < 1 || means.size() < PADDING || places.size() < means.size())
       throw std::invalid_argument("this is no grid");
     const int offsets = int(places.size() - means.size()) / every + 1;
-    m_ = {arms, int(eps.size()), int(widths.size()), int(share.size()) / offsets,
+    m_ = {arms, int(eps.size()), int(widths.size()), int(share.size() / (offsets * means.size())),
           int(means.size()), offsets, every, noise};
     expect(places, size_t(m_.points) + size_t(every) * (offsets - 1), "places");
-    expect(share, size_t(m_.scales) * offsets, "share");
+    expect(share, size_t(m_.scales) * offsets * m_.points, "share");
+    if (rivals) expect(*rivals, share.size(), "rivals");
     m_.eps = copy(eps), m_.widths = copy(widths), m_.means = copy(means);
     m_.places = copy(places), m_.share = copy(share);
+    m_.rivals = rivals ? copy(*rivals) : nullptr;
   }
   ArmMixture(const ArmMixture&) = delete;
 
   void observe(const Array& tables, const Array& most, const Array& beliefs, const Array& below,
-               const Array& evidence, const Numbers& actions, const Array& rewards,
+               const Array& evidence, const std::optional<Array>& lead, const Numbers& actions, const Array& rewards,
                int threads) const {
     const size_t B = actions.size();
-    const Beliefs s = known(B, &tables, most, beliefs, below, evidence);
+    const Beliefs s = known(B, &tables, most, beliefs, below, evidence, lead);
     expect(rewards, B, "rewards");
     expect_below(actions.data(), B, m_.arms, "actions");
     nb::gil_scoped_release release;
@@ -438,18 +441,18 @@ class ArmMixture {
   }
 
   void best(const Array& most, const Array& beliefs, const Array& below, const Array& evidence,
-            const Array& found, int threads) const {
+            const std::optional<Array>& lead, const Array& found, int threads) const {
     const size_t B = found.size() / m_.arms;
-    const Beliefs s = known(B, nullptr, most, beliefs, below, evidence);
+    const Beliefs s = known(B, nullptr, most, beliefs, below, evidence, lead);
     expect(found, B * m_.arms, "found");
     nb::gil_scoped_release release;
     active->mixture_best(m_, s, long(B), found.data(), threads);
   }
 
   void act(const Array& most, const Array& beliefs, const Array& below, const Array& evidence,
-           const Array& uniforms, float temperature, const Numbers& actions, int threads) const {
+           const std::optional<Array>& lead, const Array& uniforms, float temperature, const Numbers& actions, int threads) const {
     const size_t B = actions.size();
-    const Beliefs s = known(B, nullptr, most, beliefs, below, evidence);
+    const Beliefs s = known(B, nullptr, most, beliefs, below, evidence, lead);
     expect(uniforms, B, "uniforms");
     nb::gil_scoped_release release;
     active->mixture_act(m_, s, long(B), uniforms.data(), temperature, actions.data(), threads);
@@ -472,14 +475,17 @@ class ArmMixture {
 
  private:
   Beliefs known(size_t B, const Array* tables, const Array& most, const Array& beliefs,
-                const Array& below, const Array& evidence) const {
+                const Array& below, const Array& evidence,
+                const std::optional<Array>& lead) const {
     const size_t arms = B * m_.arms, kinds = arms * m_.shares * m_.scales;
     if (tables)
       expect(*tables, arms * m_.shares * m_.spreads * m_.points * m_.offsets, "tables");
     expect(most, arms, "most"), expect(evidence, kinds, "evidence");
     expect(beliefs, kinds * m_.padded(), "beliefs"), expect(below, kinds * m_.padded(), "below");
+    if (m_.rivals && !lead) throw std::invalid_argument("with rivals there is a lead");
+    if (lead) expect(*lead, kinds, "lead");
     return {tables ? tables->data() : nullptr, most.data(), beliefs.data(), below.data(),
-            evidence.data()};
+            evidence.data(), lead ? lead->data() : nullptr};
   }
 
   const float* copy(const Array& a) {
@@ -734,10 +740,17 @@ NB_MODULE(_kernels, m) {
            nb::arg("proposed"), nb::arg("observed"), nb::arg("steps"), nb::arg("threads"));
   nb::class_<ArmMixture>(m, "ArmMixture")
       .def(nb::init<int, int, float, const Array&, const Array&, const Array&, const Array&,
-                    const Array&>())
-      .def("observe", &ArmMixture::observe)
-      .def("best", &ArmMixture::best)
-      .def("act", &ArmMixture::act)
+                    const Array&, const std::optional<Array>&>(),
+           nb::arg("arms"), nb::arg("every"), nb::arg("noise"), nb::arg("eps"), nb::arg("widths"),
+           nb::arg("means"), nb::arg("places"), nb::arg("share"), nb::arg("rivals").none())
+      .def("observe", &ArmMixture::observe, nb::arg("tables"), nb::arg("most"), nb::arg("beliefs"),
+           nb::arg("below"), nb::arg("evidence"), nb::arg("lead").none(), nb::arg("actions"),
+           nb::arg("rewards"), nb::arg("threads"))
+      .def("best", &ArmMixture::best, nb::arg("most"), nb::arg("beliefs"), nb::arg("below"),
+           nb::arg("evidence"), nb::arg("lead").none(), nb::arg("found"), nb::arg("threads"))
+      .def("act", &ArmMixture::act, nb::arg("most"), nb::arg("beliefs"), nb::arg("below"),
+           nb::arg("evidence"), nb::arg("lead").none(), nb::arg("uniforms"), nb::arg("temperature"),
+           nb::arg("actions"), nb::arg("threads"))
       .def("play", &ArmMixture::play, nb::arg("rewards"), nb::arg("noise").none(), nb::arg("hit"),
            nb::arg("shifts").none(), nb::arg("edges").none(), nb::arg("uniforms").none(),
            nb::arg("spreads").none(), nb::arg("normals").none(), nb::arg("luck"),

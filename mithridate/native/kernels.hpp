@@ -38,7 +38,8 @@ struct Mixture {
   float noise;
   const float *eps, *widths;    // (E,), (R,)
   const float *means, *places;  // (G,), (G + every · (O - 1),): all means, and all means + offsets
-  const float* share;           // (W, O): how probable an offset is
+  const float* share;           // (W, O, G): how probable an offset is, of an arm with such a mean
+  const float* rivals;          // the same of arms that are not the best one; null if it is no other
 
   // Floats of an arm's table, and of its beliefs.
   long table() const { return long(shares) * spreads * points * offsets; }
@@ -53,6 +54,7 @@ struct Beliefs {
   float* beliefs;   // (B, A, E · W, padded): of an arm's mean
   float* below;     // the same, added up: how probable it is that the mean is less
   float* evidence;  // (B, A, E · W)
+  float* lead;      // (B, A, E · W): what is to be added to the evidence of the best arm; null without rivals
 };
 
 // The same for arms with features: G weights, in tiles of PADDING neighbours; the values of an arm's mean

@@ -90,31 +90,48 @@ inline void mixture_learn(const Mixture& m, const Beliefs& s, long b, int64_t ar
       multiply_rows(G, R, P, table + long(o) * R * G, base, shifted + m.every * o,
                     sums + long(o) * padded, most);
     for (int w = 0; w < W; ++w) {
-      const float* prior = m.share + long(w) * O;
-      float* to = beliefs + (e * W + w) * padded;
-      along(G, [&](int g) {
-        vf sum = vf{};
-        for (int o = 0; o < O; ++o) sum += prior[o] * load(sums + long(o) * padded + g);
-        store(to + g, sum);
-      });
+      const auto expect = [&](const float* prior, float* to) {
+        along(G, [&](int g) {
+          vf sum = vf{};
+          for (int o = 0; o < O; ++o)
+            sum += load(prior + long(o) * G + g) * load(sums + long(o) * padded + g);
+          store(to + g, sum);
+        });
+      };
+      const long kind = e * W + w;
+      expect(m.share + long(w) * O * G, beliefs + kind * padded);
+      if (m.rivals) expect(m.rivals + long(w) * O * G, below + kind * padded);
     }
   }
   const float largest = hmax(most);
   s.most[row] = largest;
-  for (int i = 0; i < E * W; ++i) {
-    float* belief = beliefs + i * padded;
+  const auto normalise = [&](float* belief) {
     vf sum = vf{};
     for (int g = 0; g < padded; g += VW) sum += load(belief + g);
     float total = hsum(sum) / largest;
     if (total < LEAST) total = LEAST;
-    s.evidence[row * E * W + i] = std::log(total);
     const float scale = 1.0f / (total * largest);
     for (int g = 0; g < padded; g += VW) store(belief + g, load(belief + g) * scale);
+    return std::log(total);
+  };
+  for (int i = 0; i < E * W; ++i) {
+    float* belief = beliefs + i * padded;
+    float* under = below + i * padded;
+    float& evidence = s.evidence[row * E * W + i];
+    evidence = normalise(belief);
+    const float* rival = belief;
+    if (m.rivals) {
+      const float log_total = normalise(under);
+      s.lead[row * E * W + i] = evidence - log_total;
+      evidence = log_total;
+      rival = under;
+    }
     float reached = 0.0f;
     for (int g = 0; g < G; ++g) {
-      reached += belief[g];
-      const float half = reached - 0.5f * belief[g];
-      below[i * padded + g] = half < LEAST ? LEAST : half;
+      const float here = rival[g];
+      reached += here;
+      const float half = reached - 0.5f * here;
+      under[g] = half < LEAST ? LEAST : half;
     }
   }
 }
@@ -123,17 +140,20 @@ inline void mixture_learn(const Mixture& m, const Beliefs& s, long b, int64_t ar
 inline void mixture_best(const Mixture& m, const Beliefs& s, long b, float* best) {
   const int A = m.arms, N = m.shares * m.scales, padded = m.padded();
   const long first = b * A * N;
-  float* weights = mixture_scratch(N + A + 2L * A * VW);
+  float* weights = mixture_scratch(N + A + 2L * A * VW + long(N) * A);
   float* wins = weights + N;        // (A,)
   float* after = wins + A;          // (A, VW): products over the arms after each
   float* won = after + long(A) * VW;  // (A, VW)
+  float* logs = won + long(A) * VW;   // (N, A), with rivals
   float largest = -INFINITY, total = 0.0f;
   for (int i = 0; i < N; ++i) {
     weights[i] = 0.0f;
     for (int a = 0; a < A; ++a) weights[i] += s.evidence[first + a * N + i];
     largest = std::max(largest, weights[i]);
   }
-  for (int i = 0; i < N; ++i) total += weights[i] = std::exp(weights[i] - largest);
+  const float* kinds = weights;
+  if (!m.rivals)
+    for (int i = 0; i < N; ++i) total += weights[i] = std::exp(weights[i] - largest);
   std::fill(best, best + A, 0.0f);
   for (int i = 0; i < N; ++i) {
     const float* beliefs = s.beliefs + (first + i) * padded;  // of arm a: a · N · padded further
@@ -155,9 +175,19 @@ inline void mixture_best(const Mixture& m, const Beliefs& s, long b, float* best
     }
     float sum = 0.0f;
     for (int a = 0; a < A; ++a) sum += wins[a] = hsum(load(won + a * VW));
+    if (m.rivals) {
+      for (int a = 0; a < A; ++a)
+        logs[i * A + a] = kinds[i] + s.lead[first + a * N + i] + std::log(wins[a] + LEAST);
+      continue;
+    }
     const float scale = weights[i] / (total * (sum < LEAST ? LEAST : sum));
     for (int a = 0; a < A; ++a) best[a] += wins[a] * scale;
   }
+  if (!m.rivals) return;
+  const float most = *std::max_element(logs, logs + long(N) * A);
+  for (long i = 0; i < long(N) * A; ++i) best[i % A] += std::exp(logs[i] - most);
+  for (int a = 0; a < A; ++a) total += best[a];
+  for (int a = 0; a < A; ++a) best[a] /= total;
 }
 
 // An arm of task b, drawn by a uniform number; `room` for its logits has `row` floats.
@@ -173,6 +203,7 @@ inline void mixture_begin(const Mixture& m, const Beliefs& s) {
   std::fill(s.tables, s.tables + m.arms * m.table(), 1.0f);
   std::fill(s.most, s.most + m.arms, 1.0f);
   std::fill(s.evidence, s.evidence + m.arms * m.shares * m.scales, 0.0f);
+  if (m.rivals) std::fill(s.lead, s.lead + m.arms * m.shares * m.scales, 0.0f);
   std::fill(s.beliefs, s.beliefs + m.arms * m.belief(), 0.0f);
   std::fill(s.below, s.below + m.arms * m.belief(), 0.0f);
   for (long row = 0; row < m.arms * m.belief(); row += m.padded())
@@ -186,11 +217,11 @@ inline void mixture_begin(const Mixture& m, const Beliefs& s) {
 inline void mixture_episode(const Mixture& m, const World& world, long b, const float* uniforms,
                             float temperature, Workspace& work) {
   const int T = world.steps, row = round_up(m.arms, VW), kinds = m.shares * m.scales;
-  float* tables = work.cache.get(m.arms * (m.table() + 2 * m.belief() + 1 + kinds));
+  float* tables = work.cache.get(m.arms * (m.table() + 2 * m.belief() + 1 + 2 * kinds));
   float* beliefs = tables + m.arms * m.table();
   float* below = beliefs + m.arms * m.belief();
   float* most = below + m.arms * m.belief();
-  const Beliefs s{tables, most, beliefs, below, most + m.arms};
+  const Beliefs s{tables, most, beliefs, below, most + m.arms, most + m.arms * (1 + kinds)};
   float* room = work.logits.get(row);
   mixture_begin(m, s);
   int64_t state = 0;
