@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Annotated, Any, Literal
 
-from pydantic import BeforeValidator, SerializeAsAny, model_validator
+from pydantic import BeforeValidator, Field, SerializeAsAny, model_validator
 
 from mithridate.config import (
     Config,
@@ -201,6 +201,13 @@ class AdversarialConfig(TrainingConfig):
     """N, the rounds of the game: roll out, attackers learn, the model learns."""
     iterations: Positive = 40
     """Gradient steps of the model in a round."""
+    widen: Annotated[int, Field(ge=1, le=8)] = 1
+    """How many times as wide as the start the model is; it computes the same at first."""
+    teacher: str | None = None
+    """An agent that sees what the model has seen and says what it would do: that is then the label
+    of what the model lives through. null for the optimal action."""
+    teacher_sha256: str | None = None
+    """Fingerprint of a teacher of your own; filled in when the run begins."""
     suboptimal: Fraction = 0.0
     """Share of the steps whose label is the second-best action instead of the best."""
     temperature: Temperature = 0.35
@@ -234,6 +241,8 @@ class AdversarialConfig(TrainingConfig):
     def _consistent(self) -> AdversarialConfig:
         if not self.threats:
             raise ValueError("threats: at least one is needed")
+        if self.teacher is not None and self.suboptimal:
+            raise ValueError("teacher, suboptimal: labels come from the one or the other")
         if len(self.threats) > self.tasks:
             raise ValueError(f"{len(self.threats)} threats need at least as many tasks")
         return self

@@ -6,6 +6,9 @@ few. How large offsets are (w), and how many rewards are poisoned (ε) if that i
 same for all arms, so it is learned from all of them: each arm has a table over (ε, r, μ, φ), of
 which only the pulled arm's changes; the evidence for each (ε, w) is the product over the arms.
 
+With `prior=searched`, offsets depend on an arm's mean and on whether it is the best one
+(mixture_prior.py).
+
 Given (ε, w) arms are independent, so how probable it is that an arm is the best one is a sum over
 the grid of μ. The agent draws an arm with this probability, sharpened by a `temperature`: under
 attack the posterior stays broad for long, and posterior sampling pays for it at every step.
@@ -13,18 +16,20 @@ attack the posterior stays broad for long, and posterior sampling pays for it at
 
 from __future__ import annotations
 
-from typing import Annotated, ClassVar
+from typing import Annotated, ClassVar, Literal
 
-from pydantic import BeforeValidator, Field
+from pydantic import BeforeValidator, Field, model_validator
 from torch import Tensor
 
 from mithridate.agents.in_context import SPENT
 from mithridate.agents.mixture_grid import NativePosterior, Posterior, make_grid, make_posterior
+from mithridate.agents.mixture_prior import with_searched
 from mithridate.config import Config, Fraction, PositiveFloat, Temperature, as_tuple
 from mithridate.errors import UserError
 from mithridate.native import kernels
 from mithridate.registry import AGENTS
 from mithridate.rng import TaskStreams
+from mithridate.searched import searched
 from mithridate.tables import Playing, unchanged
 from mithridate.types import EnvSpec, Follows, Observation
 
@@ -47,8 +52,17 @@ class MixtureTSConfig(Config):
     """Standard deviations w of the others' offsets, equally probable."""
     spreads: Scales = (0.02, 0.3, 0.6)
     """Standard deviations r of what an attacker adds around its offset, equally probable."""
+    prior: Literal["unrelated", "searched"] = "unrelated"
+    """Offsets that have nothing to do with the arms' means, or those of attacks that searches have
+    found; these are of a budget of 3."""
     temperature: Temperature = 0.6
     """Below 1 the probabilities of the arms are sharpened, as in-context agents do."""
+
+    @model_validator(mode="after")
+    def _consistent(self) -> MixtureTSConfig:
+        if self.prior == "searched" and self.eps is None:
+            raise ValueError("prior: 'searched' needs eps, the share of poisoned steps")
+        return self
 
 
 @AGENTS.register("mixture_ts")
@@ -72,6 +86,8 @@ class MixtureTS:
         grid = make_grid(
             spec.n_actions, c.noise_std, shares, c.untouched, c.scales, c.spreads, rng.device
         )
+        if c.prior == "searched" and c.eps is not None:
+            grid = with_searched(grid, searched(c.eps))
         self._rng, self._posterior = rng, make_posterior(grid, batch)
         self._spent = False
         """Whether its episodes were played in the kernels, and nothing is left to ask it about."""

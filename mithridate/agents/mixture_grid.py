@@ -37,6 +37,8 @@ class Grid:
     """(R,): standard deviations of poisoned rewards."""
     means: Tensor
     """(G,)"""
+    offsets: Tensor
+    """(O,)"""
     places: Tensor
     """Every mean + offset."""
     share: Tensor
@@ -46,7 +48,7 @@ class Grid:
 
     @property
     def kinds(self) -> int:
-        """Pairs of ε and w."""
+        """Pairs of ε and w: a scale of the offsets, or another kind of attack."""
         return len(self.eps) * len(self.share)
 
     def table(self) -> int:
@@ -69,6 +71,7 @@ def make_grid(
         eps=torch.tensor(eps, device=device),
         widths=(torch.tensor(spreads, device=device).square() + noise**2).sqrt(),
         means=step * torch.arange(POINTS, device=device),
+        offsets=offsets,
         places=step * places,
         share=share[:, :, None].repeat(1, 1, POINTS),
     )
@@ -187,8 +190,8 @@ class NativePosterior:
 
     def __init__(self, grid: Grid, batch: int) -> None:
         self._mixture = kernels().ArmMixture(
-            grid.arms, EVERY, grid.noise, grid.eps, grid.widths, grid.means, grid.places, grid.share,
-            grid.rivals,
+            grid.arms, EVERY, grid.noise, grid.eps, grid.widths, grid.means, grid.places,
+            grid.share, grid.rivals,
         )  # fmt: skip
         self._tables = torch.ones(()).expand(batch, grid.arms, grid.table())  # room when needed
         self._most = torch.ones(batch, grid.arms)
@@ -225,7 +228,11 @@ class NativePosterior:
         """The kernels, the tables and the rest of what they work on, as NumPy arrays of the same
         memory: the kernels take these in a tenth of the time, which counts for a single task."""
         self._tables = self._tables.contiguous()
-        return self._mixture, self._tables.numpy(), tuple(x if x is None else x.numpy() for x in self._known())
+        return (
+            self._mixture,
+            self._tables.numpy(),
+            tuple(x if x is None else x.numpy() for x in self._known()),
+        )
 
     def player(self) -> MixturePlayer:
         return MixturePlayer(self._mixture)

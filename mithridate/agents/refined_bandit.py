@@ -54,7 +54,7 @@ class ArmsPosterior:
         grid = make_grid(arms, noise, eps, untouched, scales, spreads, cpu)
         self._coarse = CoarseArms(grid)
         self._means, self._values = grid.means.numpy(), grid.places.numpy()
-        self._share = grid.share.numpy()
+        self._share = grid.share[:, :, 0].numpy()
         self._arms, self._temperature = arms, temperature
         self._refined: dict[int, RefinedArm] = {}
         self._places: dict[int, Any] = {}

@@ -8,6 +8,7 @@ from mithridate.attackers import disguise as disguise
 from mithridate.attackers import few_arms as few_arms
 from mithridate.attackers import gaussian as gaussian
 from mithridate.attackers import literature as literature
+from mithridate.attackers import replay as replay
 from mithridate.attackers import search as search
 from mithridate.attackers import structured_arms as structured_arms
 from mithridate.attackers import structured_boxes as structured_boxes

@@ -3,12 +3,12 @@
 A step of the training loop is a round. First come rounds on synthetic poisoned contexts, which
 need no rollouts. Then the game: the model acts in M tasks, each under an attacker of its own;
 the attackers learn from the true rewards by REINFORCE; the model learns, by cross-entropy to the
-oracle's actions, from the poisoned contexts it has just lived through, from those of the last few
-rounds, and from fresh synthetic ones. After each round some tasks are replaced by new ones, whose
-attackers begin anew. The attackers of a part of the tasks may chase another agent than the model
-(`target`; the model as it was at the start is one): they then learn from that agent's rollouts, and
-the model has to live with the result. The attackers of the last round are kept with the model
-(attack_files.py).
+oracle's actions or to a teacher's (teaching.py), from the poisoned contexts it has just lived
+through, from those of the last few rounds, and from fresh synthetic ones. After each round some
+tasks are replaced by new ones, whose attackers begin anew. The attackers of a part of the tasks may
+chase another agent than the model (`target`; the model as it was at the start is one): they then
+learn from that agent's rollouts, and the model has to live with the result. The attackers of the
+last round are kept with the model (attack_files.py).
 
 The game does not settle by itself: attackers that chase the model leave a trail that it forgets.
 Memory, fresh tasks and synthetic contexts are what keeps it from going in circles.
@@ -35,6 +35,7 @@ from mithridate.errors import UserError
 from mithridate.intervals import mean_ci95
 from mithridate.model.optimiser import Optimiser
 from mithridate.model.threads import left_to_kernels
+from mithridate.model.widen import widened
 from mithridate.registry import ATTACKERS, parse_call
 from mithridate.rng import Rng
 from mithridate.rollout import rollout
@@ -47,6 +48,7 @@ from mithridate.training.fitness import check_start, check_views, try_out
 from mithridate.training.loop import Cadence, Values, Watcher
 from mithridate.training.model_run import run_training
 from mithridate.training.run_directory import RunDirectory
+from mithridate.training.teaching import Teacher
 from mithridate.training.threats import (
     chasing,
     episodes,
@@ -75,9 +77,15 @@ class AdversarialTraining:
         self.env = env_of(config.env)
         check_views(self.env)
         self.start = _start(config, self.env)
+        generator = self.rng.child("widen").torch_generator()
         self.model = copy.deepcopy(self.start.model)
+        self.model = widened(self.model, config.widen, self.env.spec, generator)
         rival = None if config.rival is None else load(config.rival)
         self.config = config = _bound(config, self.start, rival)
+        self.teacher = None if config.teacher is None else Teacher(config, config.teacher)
+        if self.teacher is not None:
+            bound = {"teacher_sha256": self.teacher.fingerprint}
+            self.config = config = config.model_copy(update=bound)
         self.rounds = config.synthetic.rounds + config.rounds
         self.optimiser = Optimiser(self.model, config.optimiser, self.rounds * config.iterations)
         self.loss_limit = config.explosion_factor * math.log(max(2, self.env.spec.n_actions))
@@ -146,7 +154,11 @@ class AdversarialTraining:
                     )  # fmt: skip
                 learned = attacker.update(lived)
                 values |= {f"{key}_{i}": value for key, value in learned.items()}
-        seen = self._taught(self._kept(trajectory, rng).contexts(), rng.child("labels"))
+        kept = self._kept(rng)
+        seen = self._taught(trajectory.select(kept).contexts(), rng.child("labels"))
+        if self.teacher is not None:
+            luck = rng.child("teacher")
+            seen = self.teacher.teach(seen, self.eps[kept], self.env, tasks.luck[kept], luck)
         self.memory = [*self.memory, seen][-config.memory :]
         return values
 
@@ -159,13 +171,13 @@ class AdversarialTraining:
             [self.tasks.select(rows).repeat(episodes(who)) for rows, (_, who) in parts]
         )
 
-    def _kept(self, trajectory: Trajectory, rng: Rng) -> Trajectory:
-        """What is remembered of a round."""
+    def _kept(self, rng: Rng) -> Tensor | slice:
+        """The episodes of a round that are remembered."""
         if self.remembered == len(self.eps):
-            return trajectory
+            return slice(None)
         draw = rng.child("remembered").generator()
         which = draw.choice(len(self.eps), self.remembered, replace=False)
-        return trajectory.select(torch.from_numpy(np.sort(which)))
+        return torch.from_numpy(np.sort(which))
 
     def _by_threat(self, name: str, scores: Tensor) -> Values:
         return {
