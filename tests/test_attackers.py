@@ -14,6 +14,7 @@ from mithridate.errors import UserError
 from mithridate.registry import AGENTS, ATTACKERS
 from mithridate.rng import Rng
 from mithridate.rollout import rollout
+from mithridate.searched import searched
 from mithridate.types import Trajectory
 
 BEST = {"raise_worst": (0.0, 1.0), "lower_best": (-1.0, 0.0), "swap": (-(0.5**0.5), 0.5**0.5)}
@@ -112,6 +113,40 @@ def test_disguised_arms_pass_for_others(env):
     torch.testing.assert_close(attacker.offsets[bound], 0.1 * offsets[bound], atol=1e-4, rtol=1e-3)
     attacker.reset(env.spec, tasks, Rng(2).streams(tasks.ids))
     assert (attacker.offsets != offsets).any(1).all()
+
+
+def test_what_searches_found_is_replayed_on_similar_tasks(env):
+    """In the order of the arms' means, whatever their numbers; something new in every episode."""
+    tasks, known = env.sample_tasks(500, Rng(0)), searched(0.4)
+    attacker = ATTACKERS.create("replay", budget=3.0, jitter=0.0, nearest=1)
+    attacker.reset(env.spec, tasks, Rng(1).streams(tasks.ids))
+    ordered, order = tasks.means.sort(1)
+    nearest = torch.cdist(ordered, known.means).argmin(1)
+    torch.testing.assert_close(attacker.offsets.gather(1, order), known.offsets[nearest])
+    varied = ATTACKERS.create("replay", budget=3.0)
+    drawn = []
+    for seed in (1, 2):
+        varied.reset(env.spec, tasks, Rng(seed).streams(tasks.ids))
+        drawn.append(varied.offsets)
+        assert (varied.cost() <= 3.0).all()
+    assert (drawn[0] != drawn[1]).any(1).all()
+    small = ATTACKERS.create("replay", budget=0.5)
+    small.reset(env.spec, tasks, Rng(1).streams(tasks.ids))
+    assert (small.cost() <= 0.5).all()
+    few = make_env("bandit", arms=4)
+    with pytest.raises(UserError, match="knows attacks on 5 arms, not 4"):
+        attacker.reset(few.spec, few.sample_tasks(2, Rng(0)), Rng(1).streams(tasks.ids[:2]))
+
+
+def test_searched_attacks_are_of_the_nearest_level():
+    """They are kept by the share of poisoned rewards; the best arm is lowered in most of them."""
+    for asked, nearest in ((0.0, 0.1), (0.13, 0.1), (0.19, 0.2), (0.4, 0.4), (1.0, 0.4)):
+        assert searched(asked) is searched(nearest)
+    for eps in (0.1, 0.2, 0.4):
+        found = searched(eps)
+        assert found.means.shape == found.offsets.shape and len(found.means) >= 500
+        assert (found.means.diff(dim=1) >= 0).all() and (found.offsets.norm(dim=1) <= 3.0).all()
+        assert (found.offsets[:, -1] < 0).float().mean() > 0.6
 
 
 def test_contamination_rate_and_separation_of_rewards(env):

@@ -2,6 +2,7 @@
 
 import math
 
+import numpy as np
 import pytest
 import torch
 
@@ -13,7 +14,9 @@ from mithridate.agents.mixture_grid import (
     NativePosterior,
     ReferencePosterior,
     make_grid,
+    make_posterior,
 )
+from mithridate.agents.mixture_prior import with_searched
 from mithridate.envs import make_env
 from mithridate.errors import UserError
 from mithridate.native import kernels
@@ -21,6 +24,7 @@ from mithridate.registry import AGENTS, ATTACKERS
 from mithridate.rng import Rng
 from mithridate.rollout import rollout
 from mithridate.scores import step_scores
+from mithridate.searched import Searched
 
 STEP = 1 / (POINTS - 1)
 
@@ -102,6 +106,56 @@ def test_it_is_right_as_often_as_it_says():
         assert count > 100 and abs(right[here].float().mean() - expected) < 4 * error + 0.01
 
 
+def test_with_attacks_that_know_the_best_arm_it_is_right_as_often_as_it_says():
+    """Tasks and attacks drawn from the grid's prior; 25 pulls at random."""
+    n, arms, eps, noise = 3000, 3, 0.4, 0.3
+    draw = Rng(6).generator()
+    grid = make_grid(arms, noise, (eps,), 0.15, (0.5,), (0.1,), torch.device("cpu"))
+    grid = with_searched(grid, LOWERED)
+    means = draw.integers(0, POINTS, (n, arms))
+    best = means.argmax(1)  # of arms that tie, the first
+    kinds = grid.share.sum(1)[:, 0].double().numpy()  # (W,)
+    kind = draw.choice(len(kinds), n, p=kinds / kinds.sum())
+    offsets = np.empty((n, arms))
+    for i, arm in np.ndindex(n, arms):
+        density = grid.share if arm == best[i] else grid.rivals
+        chances = density[kind[i], :, means[i, arm]].double().numpy()
+        offsets[i, arm] = draw.choice(grid.offsets, p=chances / chances.sum())
+    found, rows = make_posterior(grid, n), np.arange(n)
+    for _ in range(25):
+        pulled = draw.integers(0, arms, n)
+        added = offsets[rows, pulled] + 0.1 * draw.standard_normal(n)
+        rewards = means[rows, pulled] / (POINTS - 1) + noise * draw.standard_normal(n)
+        rewards += (draw.random(n) < eps) * added
+        found.observe(torch.from_numpy(pulled), torch.from_numpy(rewards).float())
+    said = found.best()
+    right = torch.from_numpy(best)[:, None] == torch.arange(arms)
+    for low, high in ((0.0, 0.1), (0.1, 0.3), (0.3, 0.5), (0.5, 0.7), (0.7, 0.9), (0.9, 1.01)):
+        here = (said >= low) & (said < high)
+        expected, count = said[here].mean(), here.sum()
+        error = (expected * (1 - expected) / count).sqrt()
+        assert count > 100 and abs(right[here].float().mean() - expected) < 4 * error + 0.01
+
+
+def test_the_searched_prior_needs_to_know_eps():
+    with pytest.raises(UserError, match="'searched' needs eps"):
+        AGENTS.make("mixture_ts(eps=null,prior=searched)")
+    assert AGENTS.make("mixture_ts(prior=searched)").config.eps == 0.4
+
+
+def test_the_searched_prior_helps_against_what_searches_find():
+    """As `replay` shows it: on other tasks."""
+    env = make_env("bandit", horizon=300)
+    tasks = env.sample_tasks(100, Rng(1))
+    attack = ATTACKERS.create("replay", budget=3.0)
+    mine, before = (
+        step_scores(env, tasks, MixtureTS(MixtureTSConfig(prior=prior)), attack, 0.4, rng=Rng(2))
+        for prior in ("searched", "unrelated")
+    )
+    gain = (before - mine).sum(1)
+    assert gain.mean() > 2 * gain.std() / len(gain) ** 0.5
+
+
 def test_it_survives_what_deceives_thompson_sampling():
     env = make_env("bandit", horizon=200)
     tasks = env.sample_tasks(40, Rng(1))
@@ -121,11 +175,20 @@ def test_it_needs_independent_arms():
 
 # The kernels --------------------------------------------------------------------------------------
 
+LOWERED = Searched(
+    torch.tensor([[0.1, 0.3, 0.8], [0.4, 0.5, 0.6], [0.0, 0.2, 0.9], [0.3, 0.6, 0.7]]),
+    torch.tensor([[0.8, 0.4, -0.6], [0.5, 0.3, -0.2], [1.2, 0.2, 0.7], [-0.9, 0.5, -1.0]]),
+)
+"""Attacks by which the best arm passes for a poor one, and others for good ones."""
 native = pytest.mark.skipif(kernels() is None, reason="the kernels are not built")
 
 
-def both(batch, arms, eps=(0.4,), scales=(0.3, 0.7, 1.4), spreads=(0.02, 0.3, 0.6), noise=0.3):
+def both(
+    batch, arms, eps=(0.4,), scales=(0.3, 0.7, 1.4), spreads=(0.02, 0.3, 0.6), noise=0.3, found=None
+):
     grid = make_grid(arms, noise, eps, 0.15, scales, spreads, torch.device("cpu"))
+    if found is not None:
+        grid = with_searched(grid, found)
     return NativePosterior(grid, batch), ReferencePosterior(grid, batch)
 
 
@@ -149,6 +212,7 @@ def same(fast, slow, uniforms, temperature=0.35):
         (6, 4, {"eps": (0.0, 0.1, 0.2, 0.3, 0.4, 0.48)}),  # of which the first is soon ruled out
         (6, 5, {"scales": (0.5,), "spreads": (0.1,)}),
         (6, 5, {"scales": tuple(0.2 * i for i in range(1, 9)), "spreads": (0.02, 1.0)}),
+        (6, 5, {"found": LOWERED}), (7, 3, {"found": LOWERED, "eps": (0.0, 0.2, 0.48)}),
         (6, 5, {"eps": (0.0,), "noise": 1.0}), (6, 5, {"eps": (1.0,)}), (6, 5, {"noise": 0.05}),
     ],
 )  # fmt: skip
