@@ -58,8 +58,17 @@ class Config(BaseModel):
         frozen=True, extra="forbid", strict=True, use_attribute_docstrings=True
     )
 
+    later: ClassVar[tuple[str, ...]] = ()
+    """Fields that were added when there were runs and stores already. At their defaults they are
+    left out of what identifies a configuration, so that these stay what they are."""
+
     def to_json(self) -> dict[str, Any]:
-        return self.model_dump(mode="json")
+        data = self.model_dump(mode="json")
+        fields = type(self).model_fields
+        for name in self.later:
+            if getattr(self, name) == fields[name].default:
+                del data[name]
+        return data
 
     def cautions(self) -> Iterator[str]:
         """What is allowed, and probably not what is meant."""

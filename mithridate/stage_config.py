@@ -7,7 +7,7 @@ other presets, and its own needs, differ (`presets`).
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import BeforeValidator, Field, SerializeAsAny, model_validator
 
@@ -174,6 +174,7 @@ class SyntheticConfig(Config):
 class AdversarialConfig(TrainingConfig):
     """Adversarial training (the paper's Algorithm 1)."""
 
+    later: ClassVar = ("widen", "teacher", "teacher_sha256")
     start: str
     """The pretrained model: a shipped name, a run's directory or a .safetensors file."""
     start_sha256: str | None = None

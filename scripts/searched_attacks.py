@@ -1,6 +1,7 @@
 """Find the attacks that `mixture_ts(prior=searched)` and `replay` know, by fictitious play.
 
     python scripts/searched_attacks.py [--iterations 6] [--tasks 100] [--rounds 10]
+    python scripts/searched_attacks.py --levels 0.4     # one share of poisoned rewards anew
 
 Each iteration searches the worst attack on fresh tasks against `mixture_ts` with all attacks found
 so far as its prior (at first without any), and adds what it finds. The last line of each level is
@@ -22,10 +23,10 @@ from mithridate.scores import score, total_scores
 from mithridate.searched import FILE, Searched
 from mithridate.settings import resolve
 from mithridate.stage_config import AttackConfig
-from mithridate.tensor_files import write_sealed
+from mithridate.tensor_files import read_tensors, write_sealed
 from mithridate.training.attack import AttackTraining
 
-LEVELS = (0.1, 0.2, 0.4)
+LEVELS = [0.4, 0.2, 0.1]
 TEMPERATURE = 0.35
 JUDGE = 7
 """Seed of the tasks that the result is judged on; those of iteration i have seed FIRST + i."""
@@ -38,14 +39,14 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     for name, default in (("iterations", 6), ("tasks", 100), ("rounds", 10), ("threads", 1)):
         parser.add_argument(f"--{name}", type=int, default=default)
+    parser.add_argument("--levels", type=float, nargs="+", default=LEVELS)
     options = parser.parse_args()
     torch.set_num_threads(options.threads)
-    kept: dict[str, torch.Tensor] = {}
-    for eps in LEVELS:
+    kept = read_tensors(FILE, "attacks")[0] if FILE.exists() else {}
+    for eps in options.levels:
         found = play(eps, options)
         kept |= {f"{eps:g}.means": found.means, f"{eps:g}.offsets": found.offsets}
-    meta = {"command": "python scripts/searched_attacks.py", "budget": 3.0, **vars(options)}
-    write_sealed(FILE, kept, meta)
+        write_sealed(FILE, kept, {"command": "python scripts/searched_attacks.py", "budget": 3.0})
 
 
 def play(eps: float, options: Any) -> Searched:
