@@ -25,6 +25,10 @@ SMALL: dict[str, dict[str, str]] = {
     "06_reproduce_a_table": {'Path("store"), "laptop", 3': 'Path("store"), "smoke", 1'},
     "07_add_an_attacker": {"TASKS = 200": "TASKS = 4"},
     "08_use_a_cluster": {'None, "laptop", 2': 'None, "smoke", 1'},
+    "09_train_with_stable_baselines": {
+        "STEPS = 16_384": "STEPS = 1024",
+        "n_eval_episodes=20": "n_eval_episodes=2",
+    },
 }
 
 
