@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -70,6 +71,19 @@ class Contexts:
         """The same with a bank of the numbers that they have, each once, and places in it."""
         numbers, places = _distinct(self._by_task())
         return replace(self, **places, bank=numbers)
+
+    def renumbered(self, actions: int, draw: np.random.Generator) -> Contexts:
+        """The same with other numbers for the actions, drawn for each context."""
+        numbers = draw.random((len(self.actions), actions)).argsort(1)
+        new = torch.from_numpy(numbers).to(self.actions.device)  # (B, A): from old to new
+        values = self.values
+        if values is not None:
+            back = new.argsort(1)[:, None].expand(-1, values.shape[1], -1)
+            values = values.gather(2, back)
+        return replace(
+            self, actions=new.gather(1, self.actions), labels=new.gather(1, self.labels),
+            values=values,
+        )  # fmt: skip
 
     @classmethod
     def of(cls, tensors: Mapping[str, Tensor], batch: int, length: int) -> Contexts:

@@ -19,6 +19,9 @@ from mithridate.registry import ENVS
 from mithridate.sizes import check_size
 
 PRESETS = ("smoke", "laptop", "paper")
+FIRST_EDITION = "laptop-v1"
+"""The laptop preset of the first edition, for whoever trains its models again; where an environment
+says nothing about it, it is the laptop preset."""
 StageKind = Literal["pretrain", "distill", "train", "attack", "evaluate"]
 ConfigT = TypeVar("ConfigT", bound=Config)
 
@@ -74,13 +77,15 @@ def resolve(
 
 def preset_settings(stage: StageKind, env: str | EnvConfig, preset: str) -> dict[str, Any]:
     """What a preset says about a stage in an environment, which may be there already."""
-    if preset not in PRESETS:
+    if preset not in (*PRESETS, FIRST_EDITION):
         raise unknown("preset", shown(preset), PRESETS)
     data: dict[str, Any] = {}
     if isinstance(env, str) or ENVS.known(env.name) is not None:  # or somebody's own, without any
         found = ENVS.get(env if isinstance(env, str) else env.name)
         data |= {"env": {"name": found.registered_name}, **_of_environment(stage, found)}
-        _merge(data, found.presets.get(stage, {}).get(preset, {}))
+        presets = found.presets.get(stage, {})
+        earlier = preset == FIRST_EDITION and preset not in presets
+        _merge(data, presets.get("laptop" if earlier else preset, {}))
     if not isinstance(env, str):
         data["env"] = env.to_json()
     if stage == "evaluate":

@@ -174,7 +174,7 @@ class SyntheticConfig(Config):
 class AdversarialConfig(TrainingConfig):
     """Adversarial training (the paper's Algorithm 1)."""
 
-    later: ClassVar = ("widen", "teacher", "teacher_sha256")
+    later: ClassVar = ("widen", "teacher", "teacher_sha256", "relabel")
     start: str
     """The pretrained model: a shipped name, a run's directory or a .safetensors file."""
     start_sha256: str | None = None
@@ -209,6 +209,9 @@ class AdversarialConfig(TrainingConfig):
     of what the model lives through. null for the optimal action."""
     teacher_sha256: str | None = None
     """Fingerprint of a teacher of your own; filled in when the run begins."""
+    relabel: bool = False
+    """Whether actions are numbered anew, at random, whenever a context is learned from. For
+    environments whose actions are alike: a bandit's arms without features."""
     suboptimal: Fraction = 0.0
     """Share of the steps whose label is the second-best action instead of the best."""
     temperature: Temperature = 0.35

@@ -21,6 +21,7 @@ TABLES = {
         "adaptive": "report_files/bandit_adaptive-laptop-1x-s0-eps0.4.csv",
         "linear": "linear_files/linear_main-laptop-2x-s0-eps0.4.csv",
         "rooms": "darkroom2_files/darkroom2_main-laptop-2x-s0-eps0.4.csv",
+        "boxes": "miniworld_files/miniworld_main-laptop-2x-s0-eps0.4.csv",
         **{
             f"{name} eps {eps}": f"{files}-eps{eps}.csv"
             for name, files in (
@@ -29,6 +30,10 @@ TABLES = {
                 ("darkroom2_full", "darkroom2_files/darkroom2_full-laptop-1x-s0"),
             )
             for eps in ("0.1", "0.2", "0.4")
+        },
+        **{
+            f"miniworld_full eps {eps}": f"miniworld_files/miniworld_full-laptop-1x-s0-eps{eps}.csv"
+            for eps in ("0.1", "0.2")
         },
     },
 }

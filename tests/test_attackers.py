@@ -133,9 +133,26 @@ def test_what_searches_found_is_replayed_on_similar_tasks(env):
     small = ATTACKERS.create("replay", budget=0.5)
     small.reset(env.spec, tasks, Rng(1).streams(tasks.ids))
     assert (small.cost() <= 0.5).all()
-    few = make_env("bandit", arms=4)
-    with pytest.raises(UserError, match="knows attacks on 5 arms, not 4"):
-        attacker.reset(few.spec, few.sample_tasks(2, Rng(0)), Rng(1).streams(tasks.ids[:2]))
+
+
+@pytest.mark.parametrize("arms", [1, 2, 4, 9])
+def test_what_searches_found_is_replayed_on_another_number_of_arms(arms):
+    """The best arm has the offset of a best arm, each other one that of an arm that is none."""
+    env, known = make_env("bandit", arms=arms), searched(0.4)
+    tasks = env.sample_tasks(200, Rng(0))
+    attacker = ATTACKERS.create("replay", budget=3.0, jitter=0.0)
+    attacker.reset(env.spec, tasks, Rng(1).streams(tasks.ids))
+    assert attacker.offsets.shape == (200, arms)
+    projected = attacker.cost() > 3.0 - 1e-4  # several arms may have the same large offset
+    assert projected.float().mean() < 0.3
+    best, offsets = tasks.means.argmax(1), attacker.offsets
+    for task in torch.nonzero(~projected)[:, 0].tolist():
+        rows = torch.isclose(known.offsets[:, -1], offsets[task, best[task]])
+        assert rows.any()
+        others = known.offsets[rows, :-1].flatten()
+        for arm in range(arms):
+            if arm != best[task]:
+                assert torch.isclose(others, offsets[task, arm]).any()
 
 
 def test_searched_attacks_are_of_the_nearest_level():

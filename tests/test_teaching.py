@@ -110,7 +110,9 @@ def test_its_labels_are_drawn_from_its_posterior():
             bayes.observe(None, one.actions[:, t], one.rewards[:, t], None)
 
 
-TAUGHT = ("teacher=mixture_ts(temperature=1)", "widen=2", "rounds=3", "iterations=4")
+TAUGHT = (
+    "teacher=mixture_ts(temperature=1)", "widen=2", "relabel=true", "rounds=3", "iterations=4",
+)  # fmt: skip
 
 
 def test_a_taught_game_is_resumed_bit_by_bit(smoke_model):
@@ -137,6 +139,23 @@ def test_a_taught_and_widened_model_is_saved_and_loaded(smoke_model, tmp_path):
     assert any("clean_mean" in line for line in read_log(tmp_path / "run" / "log.jsonl"))
 
 
+def test_renumbered_contexts_say_the_same():
+    """Rewards stay with the arms that paid them, and labels with the arms that are best."""
+    env = make_env("bandit")
+    tasks = env.sample_tasks(400, Rng(0))
+    contexts = env.sample_contexts(tasks, 30, Rng(1))
+    contexts = replace(contexts, values=tasks.means[:, None])
+    new = contexts.renumbered(5, Rng(2).generator())
+    assert torch.equal(new.rewards, contexts.rewards)
+    for old, worth in ((contexts.actions, tasks.means), (contexts.labels, tasks.means)):
+        now = new.actions if old is contexts.actions else new.labels
+        assert torch.equal(new.values[:, 0].gather(1, now), worth.gather(1, old))
+    counts = torch.bincount(new.labels[:, 0], minlength=5)
+    assert (counts > 50).all()
+    moved = (new.actions != contexts.actions).any(1).float().mean()
+    assert moved > 0.9
+
+
 @pytest.mark.parametrize(
     ("sets", "message"),
     [
@@ -145,6 +164,7 @@ def test_a_taught_and_widened_model_is_saved_and_loaded(smoke_model, tmp_path):
         (("teacher=ts", "suboptimal=0.1"), "labels come from the one or the other"),
         (("widen=0",), "widen"),
         (("widen=9",), "widen"),
+        (("relabel=1",), "relabel"),
     ],
 )
 def test_what_cannot_teach_is_refused(smoke_model, sets, message):
@@ -187,3 +207,12 @@ def test_images_are_not_widened():
     with pytest.raises(UserError, match="cannot be made wider"):
         widened(model, 2, spec, Rng(0).torch_generator())
     assert widened(model, 1, spec, Rng(0).torch_generator()) is model
+
+
+def test_only_actions_that_are_alike_are_renumbered():
+    config = resolve(
+        AdversarialConfig, "train", "darkroom2", "laptop", ["relabel=true"],
+        start="at-dpt-darkroom2-s0", threads=1,
+    )  # fmt: skip
+    with pytest.raises(UserError, match="relabel: the actions of 'darkroom2' are not all alike"):
+        AdversarialTraining(config)

@@ -12,7 +12,6 @@ from torch import Tensor
 from mithridate.attackers.arm_offsets import ArmOffsets, arm_means
 from mithridate.budget import project
 from mithridate.config import Config, Fraction, NonNegativeFloat, Positive
-from mithridate.errors import UserError
 from mithridate.registry import ATTACKERS
 from mithridate.rng import TaskStreams
 from mithridate.searched import searched
@@ -42,14 +41,31 @@ class Replay(ArmOffsets):
 
     def choose(self, spec: EnvSpec, tasks: Tasks, rng: TaskStreams) -> tuple[Tensor, None]:
         means, known = arm_means(spec, tasks, "replay"), searched(self.config.eps)
-        arms = known.means.shape[1]
-        if means.shape[1] != arms:
-            raise UserError(f"attacker 'replay' knows attacks on {arms} arms, not {means.shape[1]}")
-        count = min(self.config.nearest, len(known.means))
+        arms, count = means.shape[1], min(self.config.nearest, len(known.means))
         ordered, order = means.sort(1)
-        away = torch.cdist(ordered, known.means.to(means))
+        away = torch.cdist(_like(ordered, known.means.shape[1]), known.means.to(means))
         near = away.topk(count, largest=False).indices  # (B, count)
         which = (rng.uniform() * count).long().clamp(max=count - 1)  # (B, 1)
-        offsets = known.offsets.to(means)[near.gather(1, which).squeeze(1)]
+        found = near.gather(1, which).squeeze(1)
+        offsets = _of_each(ordered, known.means.to(means)[found], known.offsets.to(means)[found])
         offsets = torch.empty_like(means).scatter_(1, order, offsets)
         return project(offsets + self.config.jitter * rng.normal(arms), self.config.budget), None
+
+
+def _like(ordered: Tensor, arms: int) -> Tensor:
+    """(B, `arms`): of the sorted means (B, A), the best one and as many others as asked for, from
+    all over."""
+    if ordered.shape[1] == arms:
+        return ordered
+    others = torch.linspace(0, max(0, ordered.shape[1] - 2), arms - 1).round().long()
+    return torch.cat([ordered[:, others], ordered[:, -1:]], 1)
+
+
+def _of_each(ordered: Tensor, means: Tensor, offsets: Tensor) -> Tensor:
+    """(B, A): for sorted means (B, A), the offsets of a known attack with sorted `means`. With
+    another number of arms the best one has the best one's, and each other arm that of the most
+    similar one."""
+    if ordered.shape == means.shape:
+        return offsets
+    nearest = (ordered[:, :-1, None] - means[:, None, :-1]).abs().argmin(2)  # (B, A - 1)
+    return torch.cat([offsets[:, :-1].gather(1, nearest), offsets[:, -1:]], 1)

@@ -177,10 +177,11 @@ class _Builder:
         self._made: dict[tuple[Any, ...], Stage] = {}
         self._resolved: dict[str, dict[str, Any]] = {}
 
-    def _config(self, kind: str, as_printed: bool = False, /, **direct: Any) -> dict[str, Any]:
-        """Resolved once for all seeds: a recipe has many replications."""
+    def _config(self, kind: str, laptop: str = "laptop", /, **direct: Any) -> dict[str, Any]:
+        """Resolved once for all seeds: a recipe has many replications. `laptop`: the preset in
+        place of that one."""
         seed = direct.pop("seed", 0)
-        preset = "paper" if as_printed and self.preset != "smoke" else self.preset
+        preset = laptop if self.preset == "laptop" else self.preset
         key = json.dumps([kind, preset, direct], sort_keys=True)
         if key not in self._resolved:
             measuring = kind == "evaluate"
@@ -221,7 +222,7 @@ class _Builder:
         inputs = {"start": self.model(model.start, at, replication)}
         if model.rival is not None:
             inputs["rival"] = self.model(model.rival, at, replication)
-        config = self._config("train", model.as_printed, **dict.fromkeys(inputs, INPUT), **settings)
+        config = self._config("train", model.laptop, **dict.fromkeys(inputs, INPUT), **settings)
         about = _about(None, agent, at, replication)
         return Stage("train", f"train {agent} {number}, {at}", config, inputs, about)
 

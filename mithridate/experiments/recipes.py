@@ -20,6 +20,7 @@ from mithridate.envs.miniworld import Miniworld
 from mithridate.errors import unknown
 from mithridate.evaluation.kinds import ITSELF, Heading, untrained
 from mithridate.registry import AGENTS, parse_call
+from mithridate.settings import FIRST_EDITION
 
 
 @dataclass(frozen=True)
@@ -35,9 +36,8 @@ class Model:
     """The one that threats call rival."""
     paper: Model | None = None
     """What it is instead in the paper preset."""
-    as_printed: bool = False
-    """Whether its settings are the paper preset's outside the smoke preset, whatever the recipe's
-    are."""
+    laptop: str = "laptop"
+    """The preset that it has where the recipe has the laptop preset."""
 
 
 CLEAN = {"attacker": "none", "share": 0.2}
@@ -61,8 +61,12 @@ PAPER_ADAPTIVE: dict[str, Any] = {
 MODELS: dict[str, Model] = {
     "dpt": Model("pretrain"),
     "at-dpt": Model("train"),
-    "at-dpt-printed": Model("train", as_printed=True),
-    **{f"at-dpt-sub{n}": Model("train", {"suboptimal": n / 100}) for n in (10, 20, 30)},
+    "at-dpt-printed": Model("train", laptop="paper"),
+    "at-dpt-v1": Model("train", laptop=FIRST_EDITION),
+    **{
+        f"at-dpt-sub{n}": Model("train", {"suboptimal": n / 100}, laptop=FIRST_EDITION)
+        for n in (10, 20, 30)
+    },
     # The paper's variant knows nothing but the random attack, so there is nothing synthetic here.
     "at-dpt-random": Model(
         "train",
@@ -71,10 +75,12 @@ MODELS: dict[str, Model] = {
             "synthetic": {"rounds": 0, "share": 0.0},
         },
         paper=Model("train", {"threats": [{"attacker": "uniform"}]}),
+        laptop=FIRST_EDITION,
     ),
-    "at-dpt-b1": Model("train", {"budget": 1.0}),
+    "at-dpt-b1": Model("train", {"budget": 1.0}, laptop=FIRST_EDITION),
     "at-dpt-adaptive": Model(
-        "train", ADAPTIVE, rival="at-dpt", paper=Model("train", PAPER_ADAPTIVE)
+        "train", ADAPTIVE, rival="at-dpt-v1", paper=Model("train", PAPER_ADAPTIVE),
+        laptop=FIRST_EDITION,
     ),
     "at-dpt-mixture": Model(
         "train",
@@ -103,15 +109,17 @@ MODELS: dict[str, Model] = {
             "optimiser": {"learning_rate": 5e-4},
         },
         start="at-dpt-adaptive",
-        rival="at-dpt",
+        rival="at-dpt-v1",
+        laptop=FIRST_EDITION,
     ),
     # Trained at one level, whatever level they are tested at.
     "at-dpt-fixed": Model("train", {"eps": 0.4, "budget": 3.0}),
     "at-dpt-adaptive-fixed": Model(
         "train",
         {**ADAPTIVE, "eps": 0.4, "budget": 3.0},
-        rival="at-dpt",
+        rival="at-dpt-v1",
         paper=Model("train", {**PAPER_ADAPTIVE, "eps": 0.4, "budget": 3.0}),
+        laptop=FIRST_EDITION,
     ),
     "ad-ts": Model("distill", {"source": "ts"}),
     "ad-crucb": Model("distill", {"source": "crucb(alpha={eps})"}),
@@ -302,7 +310,7 @@ RECIPES = {
             name="bandit_budget_training",
             title="Bandit: regret per round of adversarial training at B = 1, 3, 5",
             environment="bandit",
-            rows=(AT_DPT,),
+            rows=(Row("AT-DPT", "at-dpt-v1"),),
             static=("none",),
             levels=tuple(Level(budget=b) for b in (1.0, 3.0, 5.0)),
             replications={"smoke": 2, "laptop": 1, "paper": 10},

@@ -86,6 +86,8 @@ class AdversarialTraining:
         if self.teacher is not None:
             bound = {"teacher_sha256": self.teacher.fingerprint}
             self.config = config = config.model_copy(update=bound)
+        if config.relabel and (self.env.spec.observation or self.env.spec.features):
+            raise UserError(f"relabel: the actions of '{self.env.spec.name}' are not all alike")
         self.rounds = config.synthetic.rounds + config.rounds
         self.optimiser = Optimiser(self.model, config.optimiser, self.rounds * config.iterations)
         self.loss_limit = config.explosion_factor * math.log(max(2, self.env.spec.n_actions))
@@ -215,7 +217,10 @@ class AdversarialTraining:
             which = draw.integers(0, len(self.memory) * self.remembered, batch - synthetic)
             rounds, rows = np.divmod(which, self.remembered)
             parts.append(self._remembered(rounds, rows, length))
-        return Contexts.cat(parts)
+        contexts = Contexts.cat(parts)
+        if not self.config.relabel:
+            return contexts
+        return contexts.renumbered(self.env.spec.n_actions, rng.child("numbers").generator())
 
     def _remembered(
         self, rounds: np.ndarray[Any, Any], rows: np.ndarray[Any, Any], length: int
