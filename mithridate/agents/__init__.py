@@ -1,5 +1,6 @@
 """Everything that acts. Importing this package registers all agents."""
 
+from mithridate.agents import any_size as any_size
 from mithridate.agents import bandits as bandits
 from mithridate.agents import in_context as in_context
 from mithridate.agents import linear_bandits as linear_bandits

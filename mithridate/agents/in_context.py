@@ -137,12 +137,17 @@ class InContextAgent:
         return Playing(player, 0.0 if self.greedy else self.temperature, uniforms, NOT_FINITE)
 
 
+TRAINED_IN: dict[str, type[InContextAgent]] = {}
+"""By environment, the agents of models that do more than act where they were trained."""
+
+
 def load(source: str, *, greedy: bool = False, temperature: float | None = None) -> InContextAgent:
     """A trained agent: the name of a shipped model, a run's directory, or a .safetensors file.
     The temperature is the one it was trained to act with, unless told otherwise."""
     model, card = load_model(source)
     if temperature is None:
         temperature = float(card.get("temperature", 1.0))
-    agent = InContextAgent(model, greedy=greedy, temperature=temperature)
+    kind = TRAINED_IN.get(str(card["env"]["name"]), InContextAgent)
+    agent = kind(model, greedy=greedy, temperature=temperature)
     agent.card = card
     return agent

@@ -4,6 +4,7 @@ from mithridate.config import EnvConfig
 from mithridate.envs import bandit as bandit
 from mithridate.envs import darkroom as darkroom
 from mithridate.envs import linear_bandit as linear_bandit
+from mithridate.envs import many_bandits as many_bandits
 from mithridate.envs import miniworld as miniworld
 from mithridate.registry import ENVS
 from mithridate.types import Env

@@ -79,7 +79,10 @@ MODELS: dict[str, Model] = {
     ),
     "at-dpt-b1": Model("train", {"budget": 1.0}, laptop=FIRST_EDITION),
     "at-dpt-adaptive": Model(
-        "train", ADAPTIVE, rival="at-dpt-v1", paper=Model("train", PAPER_ADAPTIVE),
+        "train",
+        ADAPTIVE,
+        rival="at-dpt-v1",
+        paper=Model("train", PAPER_ADAPTIVE),
         laptop=FIRST_EDITION,
     ),
     "at-dpt-mixture": Model(
