@@ -82,7 +82,7 @@ def test_bad_input_is_one_line_and_exit_code_2(arguments, message, command, tmp_
 def test_the_console_script_exits_with_2_and_no_traceback(cli):
     code, stdout, stderr = cli("evaluate", "nothing", "--agents", "ts")
     assert (code, stdout) == (2, "")
-    choices = "bandit, darkroom2, linear_bandit, miniworld"
+    choices = "bandit, darkroom2, linear_bandit, many_bandits, miniworld"
     assert stderr == f"error: unknown environment 'nothing' (choices: {choices})\n"
 
 
