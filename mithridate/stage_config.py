@@ -1,7 +1,8 @@
 """The configurations of stages. A run's identity is the hash of its configuration.
 
-The defaults are the `laptop` preset of the bandit. An environment states in its own file how the
-other presets, and its own needs, differ (`presets`).
+The defaults are the `laptop` preset of the bandit; those of adversarial training were it in the
+first edition. An environment states in its own file how presets, and its own needs, differ
+(`presets`).
 """
 
 from __future__ import annotations

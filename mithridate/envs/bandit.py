@@ -35,6 +35,33 @@ SMOKE: dict[str, Any] = {
     **SMALL,
     "batches": {**SMALL_BATCHES, "long_batch": 32, "short_batch": 32},
 }
+STRONG: dict[str, Any] = {
+    # Bayes' rule with a prior of attacks that searches have found says what to do in contexts that
+    # the model has lived through, most of them under such attacks.
+    "teacher": "mixture_ts(prior=searched,temperature=1)",
+    "widen": 2,
+    "tasks": 160,
+    "threats": [
+        {"attacker": "replay", "share": 0.32},
+        {"attacker": "search(candidates=8)", "share": 0.06},  # 8 episodes of each task
+        {"attacker": "disguise", "share": 0.15},
+        {"attacker": "mirror", "share": 0.07},
+        {"attacker": "few_arms", "share": 0.1},
+        {"attacker": "uniform", "share": 0.06},
+        {"attacker": "swap", "share": 0.03},
+        {"attacker": "lower_best", "share": 0.03},
+        {"attacker": "raise_worst", "share": 0.03},
+        {"attacker": "gaussian", "share": 0.05},
+        {"attacker": "none", "share": 0.1},
+    ],
+    "renew": 0.15,
+    "memory": 30,
+    "synthetic": {"rounds": 0, "share": 0.0},
+    "rounds": 115,
+    "compare_every": 0,
+    "evaluate_every": 40,
+    "final_tasks": 200,
+}
 
 
 class BanditConfig(ArmsConfig):
@@ -63,6 +90,8 @@ class Bandit(Arms):
         },
         "train": {
             "smoke": {**SMOKE_TRAIN, **SMALL},
+            "laptop": STRONG,
+            "laptop-v1": {},
             "paper": PAPER_TRAIN,
         },
         "attack": {

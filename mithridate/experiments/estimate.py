@@ -16,7 +16,7 @@ from mithridate.envs import make_env
 from mithridate.errors import UserError
 from mithridate.evaluation.kinds import Heading, Kind
 from mithridate.evaluation.victims import Victim
-from mithridate.experiments.stages import INPUT, MANY_SECONDS, Stage, parsed_config
+from mithridate.experiments.stages import MANY_SECONDS, Stage, is_input, parsed_config
 from mithridate.experiments.store import Store
 from mithridate.observations import Views
 from mithridate.registry import AGENTS, parse_call
@@ -100,7 +100,7 @@ def _episodes(agent: str) -> int:
     """How many episodes of each task an agent lives through. Models, which are inputs, need one.
     Only registered agents are made: the name may come from a file, and nobody's code is imported
     for an estimate."""
-    if agent == INPUT or parse_call(agent)[0] not in AGENTS.names():
+    if is_input(agent) or parse_call(agent)[0] not in AGENTS.names():
         return 1
     return Victim(agent, [agent]).episodes()
 
@@ -109,7 +109,7 @@ def _episodes(agent: str) -> int:
 def _step(agent: str) -> float:
     """Seconds for a step of one task with an agent that is no model; it may say so itself."""
     name = parse_call(agent)[0]
-    if agent == INPUT or name not in AGENTS.names():
+    if is_input(agent) or name not in AGENTS.names():
         return ROLL_OTHER
     said = getattr(AGENTS.get(name), "step_seconds", ROLL_OTHER)
     sound = isinstance(said, int | float) and 0 < said < MANY_SECONDS  # a user's class may say so

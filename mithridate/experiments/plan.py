@@ -276,11 +276,14 @@ class _Builder:
             asked = self._fewer(self.evaluation(level), self.recipe.own_tasks if own else None)
             self._resolved[key] = attack_config(
                 heading.described, parse(EvaluateConfig, asked),
-                INPUT if row.is_model else level.fill(row.agent_in(self.preset)), 0,
+                self._who(row, level), 0,
                 rounds=None if self.preset == "smoke" else row.attack_rounds,
                 sets=self.sets["attack"],
             ).to_json()  # fmt: skip
         return self._resolved[key]
+
+    def _who(self, row: Row, level: Level) -> str:
+        return f"{INPUT}{row.acts}" if row.is_model else level.fill(row.agent_in(self.preset))
 
     def picture(self, row: Row, heading: Heading, count: int) -> Stage:
         cell = self.cell(row, heading, self.recipe.levels[-1], 0, count)
@@ -302,7 +305,7 @@ class _Builder:
         config["cell"] = {
             "label": row.label, "replication": replication,
             "target": heading.of if trained else None,
-            "victim": INPUT if row.is_model else level.fill(row.agent_in(self.preset)),
+            "victim": self._who(row, level),
             "attacker": "none" if trained else heading.of,
         }  # fmt: skip
         label = f"{row.label} / {heading} #{replication + 1}, {level}"

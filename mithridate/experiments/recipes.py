@@ -9,7 +9,7 @@ attacker, level and replication.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 from mithridate.capabilities import is_privileged
@@ -116,7 +116,7 @@ MODELS: dict[str, Model] = {
         laptop=FIRST_EDITION,
     ),
     # Trained at one level, whatever level they are tested at.
-    "at-dpt-fixed": Model("train", {"eps": 0.4, "budget": 3.0}),
+    "at-dpt-fixed": Model("train", {"eps": 0.4, "budget": 3.0}, laptop=FIRST_EDITION),
     "at-dpt-adaptive-fixed": Model(
         "train",
         {**ADAPTIVE, "eps": 0.4, "budget": 3.0},
@@ -150,6 +150,8 @@ class Row:
     """Outside the paper preset, the kinds of attack that it meets; none for all."""
     smoke: str | None = None
     """The agent in the smoke preset, if it is another."""
+    acts: str = ""
+    """How a model acts, if not as it was trained to: "(temperature=1)"."""
 
     def agent_in(self, preset: str) -> str:
         return self.smoke if self.smoke and preset == "smoke" else self.agent
@@ -251,6 +253,10 @@ TUNED_Q = (
 )
 TUNED_NPG = "npg(learning_rate=0.1,discount=0.9)"
 AT_DPT = Row("AT-DPT", "at-dpt")
+AT_DPT_V1 = Row("AT-DPT", "at-dpt-v1")
+"""Of the first edition, where that is what results/ has."""
+AT_DPT_HOT = Row("AT-DPT (T = 1)", "at-dpt", acts="(temperature=1)")
+DPT_COLD = Row("DPT (T = 0.35)", "dpt", acts="(temperature=0.35)")
 PRINTED = Row("AT-DPT (as printed)", "at-dpt-printed")
 DPT = Row("DPT", "dpt")
 CLASSICAL = (
@@ -260,6 +266,7 @@ CLASSICAL = (
     Row("crUCB", "crucb(alpha={eps})"),
 )
 MIXTURE_TS = Row("mixture TS", "mixture_ts(eps={eps})")
+SEARCHED_TS = Row("mixture TS (searched)", "mixture_ts(eps={eps},prior=searched,temperature=0.35)")
 ORACLE = Row("posterior oracle", "posterior_oracle")
 ROOM_ROWS = (
     AT_DPT,
@@ -296,9 +303,19 @@ RECIPES = {
             name="bandit_main",
             title="Bandit: cumulative regret under attack, eps = 0.4",
             environment="bandit",
-            rows=(AT_DPT, PRINTED, DPT, MIXTURE_TS, *CLASSICAL, ORACLE),
+            rows=(
+                AT_DPT,
+                AT_DPT_HOT,
+                PRINTED,
+                DPT,
+                DPT_COLD,
+                MIXTURE_TS,
+                SEARCHED_TS,
+                *CLASSICAL,
+                ORACLE,
+            ),
             static=(*ARM_ATTACKS, "ace"),
-            trained={"paper": MAIN, "cotrained": ("AT-DPT (as printed)", "AT-DPT")},
+            trained={"paper": MAIN, "cotrained": ("AT-DPT (as printed)",)},
             own=("search",),
             table="bandit_main",
         ),
@@ -306,14 +323,14 @@ RECIPES = {
             name="bandit_training",
             title="Bandit: regret per round of adversarial training, eps = 0.4",
             environment="bandit",
-            rows=(AT_DPT,),
+            rows=(AT_DPT_V1, PRINTED),
             static=("none",),
         ),
         Recipe(
             name="bandit_budget_training",
             title="Bandit: regret per round of adversarial training at B = 1, 3, 5",
             environment="bandit",
-            rows=(Row("AT-DPT", "at-dpt-v1"),),
+            rows=(AT_DPT_V1,),
             static=("none",),
             levels=tuple(Level(budget=b) for b in (1.0, 3.0, 5.0)),
             replications={"smoke": 2, "laptop": 1, "paper": 10},
@@ -323,7 +340,7 @@ RECIPES = {
             title="Bandit: all contamination levels and variants",
             environment="bandit",
             rows=(
-                AT_DPT,
+                AT_DPT_V1,
                 *(Row(f"AT-DPT (sub. {n}%)", f"at-dpt-sub{n}", brief=True) for n in (10, 20, 30)),
                 Row("AT-DPT (rand.)", "at-dpt-random", brief=True),
                 DPT,
@@ -374,7 +391,7 @@ RECIPES = {
                 environment="bandit",
                 rows=(
                     Row("AT-DPT (A)", "at-dpt-adaptive"),
-                    Row("AT-DPT (n-A)", "at-dpt"),
+                    Row("AT-DPT (n-A)", "at-dpt-v1"),
                     DPT,
                     *CLASSICAL,
                     ORACLE,
@@ -521,7 +538,7 @@ RECIPES = {
             name="miniworld_full",
             title="Miniworld: all contamination levels",
             environment="miniworld",
-            rows=(AT_DPT, DPT, PPO, Row("oracle", "oracle")),
+            rows=(AT_DPT, DPT, replace(PPO, meets=("clean", "random")), Row("oracle", "oracle")),
             static=VIEW_ATTACKS,
             trained={"learned": ("AT-DPT", "DPT")},
             table="miniworld_full",

@@ -15,7 +15,7 @@ from mithridate.capabilities import is_privileged
 from mithridate.config import Config
 from mithridate.envs import env_of
 from mithridate.errors import UserError
-from mithridate.experiments.stages import INPUT, Stage, parsed_config
+from mithridate.experiments.stages import Stage, is_input, parsed_config
 from mithridate.files import parse_json
 from mithridate.rng import Rng
 from mithridate.stage_config import AdversarialConfig, AttackConfig, DistillConfig, EvaluateConfig
@@ -58,7 +58,7 @@ def _parties(
 ) -> tuple[Iterable[Agent | None], Iterable[Attacker | None]]:
     """The agents and attackers that a stage makes."""
     if isinstance(config, EvaluateConfig):
-        victim = None if cell["victim"] == INPUT else make_agent(cell["victim"])[1]
+        victim = None if is_input(cell["victim"]) else make_agent(cell["victim"])[1]
         named = cell["attacker"]
         known = "attack" in inputs or named == "none"
         attacker = None if known else make_attacker(named, config.budget, config.env.facts())
@@ -68,7 +68,7 @@ def _parties(
             victim.reveal(Secrets(env, tasks, config.eps, attacker))
         return [victim], [attacker]
     if isinstance(config, AttackConfig):
-        if config.target != INPUT:
+        if not is_input(config.target):
             AttackTraining(config)
         return [], [learning_attacker(config)]
     if isinstance(config, DistillConfig):

@@ -52,7 +52,8 @@ from mithridate.training.pretrain import pretrain
 
 Outcome = Literal["done", "computed", "busy"]
 INPUT = "(input)"
-"""In a configuration, where one of the stage's inputs belongs."""
+"""In a configuration, where one of the stage's inputs belongs; an agent may have settings behind
+it, as in a call."""
 MANY_SECONDS = 1e9
 CONFIGS: dict[str, type[Config]] = {
     "pretrain": PretrainConfig, "distill": DistillConfig, "train": AdversarialConfig,
@@ -178,6 +179,15 @@ def _needed(store: Store, stage: Stage) -> Artifact:
     return found
 
 
+def is_input(agent: str) -> bool:
+    return agent.startswith(INPUT)
+
+
+def _filled(agent: str, model: Artifact) -> str:
+    """With the model where INPUT is."""
+    return f"{model.path / 'model.safetensors'}{agent.removeprefix(INPUT)}"
+
+
 # One runner for each kind ------------------------------------------------------------------------
 
 
@@ -202,7 +212,7 @@ def _train(stage: Stage, work: Path, inputs: dict[str, Artifact]) -> None:
 def _attack(stage: Stage, work: Path, inputs: dict[str, Artifact]) -> None:
     config = dict(stage.config)
     if "target" in inputs:
-        config["target"] = str(inputs["target"].path / "model.safetensors")
+        config["target"] = _filled(config["target"], inputs["target"])
     attack(parse(AttackConfig, config), work / "run")
     _keep(work, KEPT, "log.jsonl")
 
@@ -215,7 +225,7 @@ def _cell(
     config = cast(EvaluateConfig, parsed_config(stage))
     source = cell["victim"]
     if "victim" in inputs:
-        source = str(inputs["victim"].path / "model.safetensors")
+        source = _filled(source, inputs["victim"])
     victim = Victim(cell["label"], [source], told(config))
     return config, victim, _column(stage, inputs, config), cell
 
