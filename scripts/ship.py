@@ -2,6 +2,10 @@
 
 Copies weights, card and log into mithridate/zoo, and the attackers that the model was trained along
 with, if the run has kept any, after a look at whether they belong together.
+
+    python scripts/ship.py --rename OLD NEW
+
+gives a shipped model another name, on the cards of those that were trained from it or with it, too.
 """
 
 from __future__ import annotations
@@ -40,6 +44,26 @@ def ship(run: Path, name: str, zoo: Path = ZOO) -> dict[str, Any]:
     return load_model(str(zoo / f"{name}.safetensors"))[1]
 
 
+def rename(old: str, new: str, zoo: Path = ZOO) -> None:
+    if not re.fullmatch(NAME, new) or (zoo / f"{new}.safetensors").exists():
+        raise UserError(f"name '{shown(new)}' is taken, or is none")
+    model, card = load_model(str(zoo / f"{old}.safetensors"))
+    write_model(zoo / f"{new}.safetensors", model.state_dict(), _without_sha(card))
+    for ending in ("log.jsonl", KEPT):
+        if (zoo / f"{old}.{ending}").exists():
+            (zoo / f"{old}.{ending}").rename(zoo / f"{new}.{ending}")
+    for ending in ("safetensors", "json"):
+        (zoo / f"{old}.{ending}").unlink()
+    for path in sorted(zoo.glob("*-s*.json")):
+        model, card = load_model(str(path.with_suffix(".safetensors")))
+        if old in (card["training"].get(role) for role in ROLES):
+            write_model(path.with_suffix(".safetensors"), model.state_dict(), by_name(card, zoo))
+
+
+def _without_sha(card: dict[str, Any]) -> dict[str, Any]:
+    return {key: value for key, value in card.items() if key != "sha256"}
+
+
 def by_name(card: dict[str, Any], zoo: Path = ZOO) -> dict[str, Any]:
     """The card, with shipped models named where its training had their paths."""
     training = dict(card["training"])
@@ -47,8 +71,7 @@ def by_name(card: dict[str, Any], zoo: Path = ZOO) -> dict[str, Any]:
         if training.get(role) is not None:
             training[role] = _shipped_as(training[f"{role}_sha256"], zoo) or role
     config = parse(KINDS[card["kind"]], training)  # fields that are new get their defaults
-    rest = {key: value for key, value in card.items() if key != "sha256"}
-    return {**rest, "training": config.to_json(), "config_hash": config.hash()}
+    return {**_without_sha(card), "training": config.to_json(), "config_hash": config.hash()}
 
 
 def _shipped_as(sha256: str, zoo: Path) -> str | None:
@@ -63,10 +86,13 @@ def _shipped_as(sha256: str, zoo: Path) -> str | None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--rename", action="store_true")
     parser.add_argument("run", type=Path)
     parser.add_argument("name")
     options = parser.parse_args()
     try:
+        if options.rename:
+            return rename(str(options.run), options.name)
         metrics = ship(options.run, options.name)["metrics"]
     except UserError as error:
         parser.error(str(error))

@@ -15,6 +15,7 @@ from dataclasses import replace
 import pytest
 
 from mithridate import versions
+from mithridate.agents.named import make_agent
 from mithridate.errors import UserError
 from mithridate.experiments.artifacts import Artifact
 from mithridate.experiments.claims import Claim
@@ -22,7 +23,7 @@ from mithridate.experiments.estimate import _step, seconds, work
 from mithridate.experiments.executors import run_graph
 from mithridate.experiments.plan import plan
 from mithridate.experiments.recipes import MODELS, RECIPES, Level, Model, Recipe, Row
-from mithridate.experiments.stages import _copy_shipped, in_order, perform
+from mithridate.experiments.stages import _copy_shipped, _filled, in_order, perform
 from mithridate.experiments.store import Store
 from mithridate.model.weights import find
 from mithridate.registry import AGENTS
@@ -48,6 +49,27 @@ def records_of(root):
 # Recipes ------------------------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize("column", ["none", "search(itself)"])
+def test_a_row_may_act_at_another_temperature(column):
+    """Where it is measured, and where a search looks for the worst against it."""
+    rows = {"AT-DPT": [], "AT-DPT (T = 1)": []}
+    for stage in plan(MAIN, "smoke", 1).cells:
+        label, _, met = stage.label.partition(" #")[0].partition(" / ")
+        if label in rows and met == column:
+            rows[label].append(stage)
+    (usual,), (hot,) = rows.values()
+    assert usual.config["cell"]["victim"] == "(input)"
+    assert hot.config["cell"]["victim"] == "(input)(temperature=1)"
+    assert usual.inputs["victim"] is hot.inputs["victim"], "the same model"
+    if column != "none":
+        assert hot.inputs["attack"].config["target"] == "(input)(temperature=1)"
+
+
+def test_what_stands_behind_an_input_is_how_the_model_acts(smoke_model):
+    cold = _filled("(input)(temperature=0.01)", Artifact("x", smoke_model.parent, None))
+    assert make_agent(cold)[1].temperature == 0.01
+
+
 @pytest.mark.parametrize("name", RECIPES)
 @pytest.mark.parametrize("preset", ["smoke", "laptop", "paper"])
 def test_every_recipe_can_be_planned(name, preset):
@@ -65,7 +87,7 @@ def test_the_main_recipe_is_the_papers_table():
     planned = plan(MAIN, "laptop")
     kinds = [stage.kind for stage in planned.stages()]
     assert {k: kinds.count(k) for k in set(kinds)} == {
-        "pretrain": 3, "train": 2 * 3, "attack": (6 + 8) * 3, "evaluate": (9 * 15 + 8) * 3,
+        "pretrain": 3, "train": 2 * 3, "attack": (6 + 11) * 3, "evaluate": (12 * 14 + 11) * 3,
     }  # fmt: skip
     for cell in planned.cells:
         if "attack" in cell.inputs:
@@ -172,7 +194,7 @@ def test_a_costly_row_has_fewer_tasks_and_columns_outside_the_paper_preset():
     cells = [c for c in laptop.cells if c.config["cell"]["label"] == "PPO"]
     assert {c.config["tasks"] for c in cells} == {40}
     assert {(c.about.kind, c.about.who) for c in cells} == {
-        ("clean", "none"), ("random", "uniform"), ("learned", "AT-DPT"), ("learned", "DPT"),
+        ("clean", "none"), ("random", "uniform"),
     }  # fmt: skip
     assert {s.config["tasks"] for s in laptop.stages() if s.kind == "attack"} == {200}
     assert {c.config["cell"]["victim"] for c in cells} == {"ppo"}
@@ -335,7 +357,7 @@ def test_a_second_run_computes_nothing(finished):
 
 def test_records_are_complete_and_honest(finished):
     records = records_of(finished.root)
-    assert len(records) == 9 * 15 + 8  # the oracle has no attackers of its own
+    assert len(records) == 12 * 14 + 11  # the oracle has no attackers of its own
     assert all(r["norm"] <= r["budget"] * (1 + 1e-6) for r in records)
     targets = {r["target"] for r in records if r["kind"] == "paper"}
     assert targets == set(MAIN.trained["paper"])
@@ -502,10 +524,10 @@ def test_a_dry_run_of_many_stages_is_a_summary(command, tmp_path):
     # At this size AT-DPT and AT-DPT (as printed) are the same training, and share its searches.
     many = ("reproduce", "bandit_main", "--preset", "smoke", "--dry-run", "--store", tmp_path / "s")
     code, stdout, _ = command(*many, "--replications", "100")
-    assert code == 0 and "15800 stages, 15800 to do" in stdout and stdout.count("\n") < 20
-    assert re.search(r"evaluate\s*│ to do │\s*14300", stdout)
+    assert code == 0 and "19700 stages, 19700 to do" in stdout and stdout.count("\n") < 20
+    assert re.search(r"evaluate\s*│ to do │\s*17900", stdout)
     code, stdout, _ = command(*many, "--replications", "1", "--verbose")
-    assert code == 0 and stdout.count("evaluate-") == 143
+    assert code == 0 and stdout.count("evaluate-") == 179
     assert not (tmp_path / "s").exists()
 
 
@@ -561,11 +583,12 @@ def test_shipped_models_stand_in_only_for_the_same_training(tmp_path, monkeypatc
         s for s in plan(RECIPES["bandit_adaptive"], "laptop", 1).stages() if "rival" in s.inputs
     )
     assert not _copy_shipped(adaptive, work, both), "another rival"
-    perform(trained, store, shipped=True)
-    right = {"start": store.get(shipped.name), "rival": store.get(trained.name)}
+    rival = adaptive.inputs["rival"]
+    perform(rival, store, shipped=True)
+    right = {"start": store.get(shipped.name), "rival": store.get(rival.name)}
     assert _copy_shipped(adaptive, work, right)
     card = json.loads((work / "out" / "model.json").read_text())
-    assert card["training"]["rival"] == "at-dpt-bandit-s0"
+    assert card["training"]["rival"] == "at-dpt-v1-bandit-s0"
 
 
 def test_who_was_taken_for_dead_publishes_nothing(tmp_path, monkeypatch):

@@ -15,7 +15,7 @@ from mithridate.training.adversarial import train_adversarially
 from mithridate.training.attack_files import cotrained
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "scripts"))
-from ship import ship
+from ship import rename, ship
 
 
 def test_a_run_is_shipped_whole(smoke_model, tmp_path):
@@ -44,6 +44,32 @@ def test_a_card_names_models_and_no_paths(smoke_model, tmp_path):
     assert parse(AdversarialConfig, card["training"]).hash() == card["config_hash"]
     assert str(tmp_path) not in (zoo / "at-dpt-toy-s0.json").read_text()
     cotrained(zoo / "at-dpt-toy-s0.safetensors")
+
+
+def test_a_shipped_model_gets_another_name(smoke_model, tmp_path):
+    zoo = tmp_path / "zoo"
+    zoo.mkdir()
+    ship(smoke_model.parent, "dpt-toy-s0", zoo)
+    config = resolve(
+        AdversarialConfig, "train", "bandit", "smoke", ["rounds=1"], start=str(smoke_model)
+    )
+    weights = train_adversarially(config, tmp_path / "run")
+    ship(weights.parent, "at-dpt-toy-s0", zoo)
+    before = load_model(zoo / "at-dpt-toy-s0.safetensors")[1]
+    rename("dpt-toy-s0", "dpt-v1-toy-s0", zoo)
+    rename("at-dpt-toy-s0", "at-dpt-v1-toy-s0", zoo)
+    assert sorted(os.listdir(zoo)) == [
+        "at-dpt-v1-toy-s0.attackers.safetensors", "at-dpt-v1-toy-s0.json",
+        "at-dpt-v1-toy-s0.log.jsonl", "at-dpt-v1-toy-s0.safetensors", "dpt-v1-toy-s0.json",
+        "dpt-v1-toy-s0.log.jsonl", "dpt-v1-toy-s0.safetensors",
+    ]  # fmt: skip
+    _, card = load_model(zoo / "at-dpt-v1-toy-s0.safetensors")
+    assert card["training"]["start"] == "dpt-v1-toy-s0"
+    assert card["metrics"] == before["metrics"]
+    assert parse(AdversarialConfig, card["training"]).hash() == card["config_hash"]
+    cotrained(zoo / "at-dpt-v1-toy-s0.safetensors")
+    with pytest.raises(UserError, match="is taken"):
+        rename("at-dpt-v1-toy-s0", "dpt-v1-toy-s0", zoo)
 
 
 def test_no_shipped_card_has_a_path():
