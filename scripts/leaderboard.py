@@ -26,7 +26,8 @@ AGENTS = {
     "bandit": (
         "ts", "ucb1", "rts", "rts(level=unknown)", "rts(level=known)", "crucb",
         "crucb(variant=low)", "crucb(variant=original)", "mixture_ts", "dpt-bandit-s0",
-        "at-dpt-bandit-s0", "at-dpt-adaptive-bandit-s0", "at-dpt-mixture-bandit-s0",
+        "at-dpt-bandit-s0", "at-dpt-v1-bandit-s0", "at-dpt-adaptive-bandit-s0",
+        "at-dpt-mixture-bandit-s0",
         "ad-ts-bandit-s0", "ad-crucb-bandit-s0", "uniform",
     ),
     "linear_bandit": (

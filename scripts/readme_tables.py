@@ -6,7 +6,6 @@ The tables are a pure function of what `mithridate report` wrote beside the page
 from __future__ import annotations
 
 import csv
-import json
 import sys
 from pathlib import Path
 
@@ -56,39 +55,27 @@ COLUMNS = {
 """How the columns of a table begin that is not shown whole."""
 
 
-SUITE = {
-    "AT-DPT": "at-dpt-bandit-s0",
-    "mixture TS": "mixture-ts",
-    "DPT": "dpt-bandit-s0",
-    "TS": "ts",
-    "crUCB": "crucb",
-    "posterior oracle": None,
-}
-"""The rows of the short table, and their entries of the leaderboard."""
+SHORT = ("AT-DPT", "mixture TS", "DPT", "TS", "crUCB", "posterior oracle")
+"""The rows of the short table."""
 
 
 def short(source: str) -> str:
-    """A few agents; the worst of the learned columns, and the worst case of the suite."""
+    """A few agents; the worst of the learned columns, and the search against the row itself."""
     cells = {(r["victim"], r["attacker"]): r for r in csv.DictReader((RESULTS / source).open())}
     lines = [
-        "| algorithm | clean | random attack | learned, as the paper's | worst of the suite |",
+        "| algorithm | clean | random attack | learned, as the paper's | search: itself |",
         "|---|---|---|---|---|",
     ]
-    for agent, entry in SUITE.items():
+    for agent in SHORT:
         learned = [
             row for (who, column), row in cells.items() if (who, column[:6]) == (agent, "paper(")
         ]
-        shown = [cell({**cells[agent, column], "paper_mean": ""}) for column in ("none", "uniform")]
         worst = max(learned, key=lambda row: float(row["mean"]))
-        shown += [cell({**worst, "paper_mean": ""}), "–" if entry is None else worst_case(entry)]
+        found = [cells[agent, "none"], cells[agent, "uniform"], worst]
+        found.append(cells[agent, "search(itself)"])
+        shown = [cell({**row, "paper_mean": ""}) for row in found]
         lines.append("| " + " | ".join([agent, *shown]) + " |")
     return "\n".join(lines)
-
-
-def worst_case(entry: str) -> str:
-    found = json.loads((RESULTS / f"leaderboard/bandit-standard-v0-{entry}.json").read_text())
-    figures = next(f for f in found["figures"] if f["eps"] == 0.4)
-    return f"{figures['case']:.1f} ± {figures['case_ci95']:.1f}"
 
 
 def table(name: str, source: str) -> str:
