@@ -10,10 +10,11 @@ from mithridate.envs.bandit import Bandit
 from mithridate.envs.darkroom import Darkroom
 from mithridate.errors import UserError
 from mithridate.evaluation.crossplay import evaluate_config
+from mithridate.model.weights import load_model, zoo_names
 from mithridate.registry import AGENTS, ATTACKERS, ENVS
 from mithridate.rng import Rng
 from mithridate.rollout import rollout
-from mithridate.settings import parse, resolve
+from mithridate.settings import FIRST_EDITION, parse, preset_settings, resolve
 from mithridate.stage_config import (
     AdversarialConfig,
     AttackConfig,
@@ -161,3 +162,29 @@ def test_every_field_is_read_by_somebody(monkeypatch, tmp_path):
         if not any((sub, field) in read for sub in {cls, *cls.__subclasses__()})
     }
     assert not unread
+
+
+def test_the_first_editions_laptop_preset_trains_its_models_again():
+    """The settings on the cards of the models that are called v1."""
+    for number in range(3):
+        card = load_model(f"at-dpt-v1-bandit-s{number}")[1]["training"]
+        config = resolve(
+            AdversarialConfig, "train", "bandit", FIRST_EDITION, seed=number, start=card["start"],
+            start_sha256=card["start_sha256"],
+        )  # fmt: skip
+        assert config == parse(AdversarialConfig, card)
+    laptop = preset_settings("train", "darkroom2", "laptop")
+    assert preset_settings("train", "darkroom2", FIRST_EDITION) == laptop
+    assert preset_settings("train", "bandit", FIRST_EDITION) != preset_settings(
+        "train", "bandit", "laptop"
+    )
+
+
+def test_the_shipped_models_are_those_of_the_laptop_preset():
+    for name in (n for n in zoo_names() if n.startswith("at-dpt-bandit-s")):
+        card = load_model(name)[1]["training"]
+        config = resolve(
+            AdversarialConfig, "train", "bandit", seed=card["seed"], start=card["start"],
+            start_sha256=card["start_sha256"],
+        )  # fmt: skip
+        assert config == parse(AdversarialConfig, card)

@@ -120,7 +120,13 @@ def train(
         str,
         typer.Option("--from", help="The pretrained model: a shipped name, a run, or a file."),
     ],
-    preset: Preset = "laptop",
+    preset: Annotated[
+        str,
+        typer.Option(
+            help="smoke (seconds), laptop, paper (Algorithm 1 as printed), or laptop-v1 (the first "
+            "edition's laptop)."
+        ),
+    ] = "laptop",
     eps: Eps = None,
     budget: Budget = None,
     seed: Seed = None,
