@@ -22,7 +22,8 @@ def run(*words):
 def test_a_row_is_trained_once_and_written_into_the_page(tmp_path):
     page = tmp_path / "page.md"
     page.write_text(
-        "before\n<!-- ablation: begin (scripts/ablation.py) -->\nstale\n<!-- ablation: end -->\nend\n"
+        "before\n<!-- ablation: begin (scripts/ablation.py) -->\n"
+        "stale\n<!-- ablation: end -->\nend\n"
     )
     done = run(*SMALL, "--out", tmp_path / "out", "--page", page)
     assert done.returncode == 0, done.stderr
