@@ -212,3 +212,28 @@ def test_counting_ends_some_time(monkeypatch):
     agent.observe(here, torch.tensor([STAY]), torch.tensor([2.0]), here)
     assert torch.equal(agent.posterior.best(), known)
     assert isinstance(agent, MixtureRoom)
+
+
+def test_without_a_memory_of_its_own_it_draws_at_every_step():
+    """Two that have seen the same and are in the same cell do the same with the same luck, whatever
+    they were about to do."""
+    env = make_env("darkroom2")
+    tasks = env.sample_tasks(50, Rng(0))
+    walked = rollout(env, tasks, AGENTS.create("uniform"), rng=Rng(1))
+    cells, steps = walked.observations[:, 0], 12
+
+    def did(keep, told_at):
+        """Its goals at the end, if it was asked to act at these steps only."""
+        agent = started(env, 50, keep=keep)
+        for t in range(steps):
+            if t in told_at:
+                agent.act(cells[:, t])
+            agent.observe(
+                cells[:, t], walked.actions[:, t], walked.true_rewards[:, t], cells[:, t + 1]
+            )
+        agent._rng = Rng(9).streams(tasks.ids)
+        agent.act(cells[:, steps])
+        return agent.goal
+
+    assert torch.equal(did(0, {0}), did(0, range(12)))
+    assert not torch.equal(did(10, {0}), did(0, {0}))

@@ -12,7 +12,9 @@ kept exactly by three numbers for each cell: how well worths of 0, 1 and 2 expla
 
 To act, it draws the best goal from the posterior (Thompson sampling), a near one rather than a far
 one, goes there and stays for a while. It draws again when that time is over, or when the posterior
-turns against its goal: as soon as the goal's probability has fallen by a random factor.
+turns against its goal: as soon as the goal's probability has fallen by a random factor. With
+`keep=0` it draws at every step, and is held to its way by the nearness of where it goes: a policy
+without a memory of its own, which a model can be taught (training/teaching.py).
 """
 
 from __future__ import annotations
@@ -27,8 +29,8 @@ from mithridate.agents.sampling import sample
 from mithridate.config import (
     Config,
     Fraction,
+    NonNegative,
     NonNegativeFloat,
-    Positive,
     PositiveFloat,
     Temperature,
 )
@@ -54,8 +56,9 @@ class MixtureRoomConfig(Config):
     """Of the Dirichlet distribution, for the offsets −1 and +1."""
     untouched: PositiveFloat = 0.3
     """The same for an offset of 0."""
-    keep: Positive = 10
-    """Steps that it stays on its goal before it draws again."""
+    keep: NonNegative = 10
+    """Steps that it stays on its goal before it draws again. 0: it draws at every step, and what it
+    does depends on nothing but what it has seen and where it is."""
     nearness: NonNegativeFloat = 1.0
     """By how much a step of the way lowers a goal's log-probability of being drawn."""
     temperature: Temperature = 0.7
@@ -171,7 +174,7 @@ class MixtureRoom:
         c, best = self.config, self.posterior.best()
         drawn, doubt = self._rng.uniform(2).double().unbind(1)
         tired = (obs == self.goal) & (self._left == 0)
-        again = tired | (best[self._rows, self.goal] < self._floor)
+        again = tired | (best[self._rows, self.goal] < self._floor) | (c.keep == 0)
         logits = best / c.temperature - c.nearness * self._apart[obs]
         self.goal = torch.where(again, sample(logits, drawn[:, None]), self.goal)
         floor = best[self._rows, self.goal] + doubt.clamp(min=1e-6).log()
