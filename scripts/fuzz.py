@@ -21,7 +21,7 @@ from fuzzing import jail
 from fuzzing.summary import Summary
 
 CORPUS = Path(__file__).resolve().parent.parent / "tests" / "fuzz_corpus"
-DRIVERS = ("arguments", "models", "attackers", "runs", "stores", "api", "text")
+DRIVERS = ("arguments", "models", "attackers", "runs", "stores", "api", "text", "bandits")
 
 
 def options(arguments: list[str]) -> argparse.Namespace:

@@ -96,6 +96,28 @@ def _text(call: Call, place: Place) -> None:
     targets[call["target"]]()
 
 
+# Files -----------------------------------------------------------------------------------------
+
+
+def _bandit(call: Call, place: Place) -> dict[str, Any]:
+    """Whoever loads a bandit has one that works."""
+    bandit = mi.RobustBandit.load(call["path"])
+    for reward in (0.4, 0.9):
+        arm = bandit.act()
+        bandit.observe(arm, reward)
+    best = bandit.best()
+    if not 0 <= arm < bandit.n_arms or not np.isfinite(best).all():
+        return {"harm": f"it loads a bandit that pulls {arm} and says {best}"}
+    return {"value": f"{bandit.n_arms} arms"}
+
+
+def _records(call: Call, place: Place) -> dict[str, Any]:
+    """Records from a file, and what is made of them."""
+    found = mi.read_records(call["path"])
+    frame, rliable = found.to_pandas(), found.where(environment="bandit").rliable()
+    return {"value": f"{len(frame)} rows, {len(rliable)} algorithms"}
+
+
 # An agent in a loop of one's own ---------------------------------------------------------------
 
 
@@ -185,4 +207,5 @@ def _module(call: Call, place: Place) -> dict[str, Any]:
 DO: dict[str, Callable[[Call, Place], dict[str, Any] | None]] = {
     "make_env": _make_env, "evaluate": _evaluate, "load": _load, "make_agent": _make_agent,
     "solo": _solo, "stranger": _stranger, "text": _text, "module": _module,
+    "bandit": _bandit, "records": _records,
 }  # fmt: skip

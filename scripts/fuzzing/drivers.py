@@ -9,19 +9,19 @@ from random import Random
 from hypothesis import HealthCheck, Phase, given, seed, settings
 from hypothesis import strategies as st
 
-from fuzzing import api, arguments, attackers, models, runs, stores, text
+from fuzzing import api, arguments, attackers, bandits, models, runs, stores, text
 from fuzzing.plans import Plan
 from fuzzing.templates import Templates
 
 GENERATORS: dict[str, Callable[[Random, Templates], Plan]] = {
     "arguments": arguments.generate, "models": models.generate, "attackers": attackers.generate,
-    "runs": runs.generate, "stores": stores.generate,
+    "runs": runs.generate, "stores": stores.generate, "bandits": bandits.generate,
 }  # fmt: skip
 STRATEGIES: dict[str, Callable[[], st.SearchStrategy[Plan]]] = {
     "api": api.plans, "text": text.plans,
 }  # fmt: skip
-SHARES = {"arguments": 28, "models": 16, "attackers": 10, "runs": 12, "stores": 16, "api": 12,
-          "text": 6}  # fmt: skip
+SHARES = {"arguments": 26, "models": 15, "attackers": 9, "runs": 12, "stores": 15, "api": 11,
+          "text": 6, "bandits": 6}  # fmt: skip
 """Of a run of all drivers, in per cent."""
 CHUNK = 100
 """Hypothesis makes so many cases at a time, all different."""

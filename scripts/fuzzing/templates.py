@@ -88,6 +88,23 @@ def _build(templates: Path) -> None:
         os.chdir(templates)
     _must(reproduce("--store", "store"))
     _partial_graphs(templates / "store")
+    _records(templates / "store", templates / "records.jsonl")
+    _bandit(templates / "bandit.safetensors")
+
+
+def _records(store: Path, path: Path) -> None:
+    import mithridate as mi
+
+    path.write_text("".join(json.dumps(dict(row)) + "\n" for row in mi.read_records(store)))
+
+
+def _bandit(path: Path) -> None:
+    import mithridate as mi
+
+    bandit = mi.RobustBandit(3, seed=0)
+    for step in range(12):
+        bandit.observe(bandit.act(), 0.1 * (step % 7))
+    bandit.save(path)
 
 
 def _must(words: list[str]) -> None:
