@@ -33,7 +33,10 @@ AGENTS = {
     "linear_bandit": (
         "linucb", "crlinucb", "lin_ts", "mixture_linucb", "dpt-linear-s0", "at-dpt-linear-s0",
     ),
-    "darkroom2": ("dpt-darkroom2-s0", "at-dpt-darkroom2-s0"),
+    "darkroom2": (
+        "dpt-darkroom2-s0", "at-dpt-darkroom2-s0", "mixture_room", "dpt-v1-darkroom2-s0",
+        "at-dpt-v1-darkroom2-s0",
+    ),
 }  # fmt: skip
 
 

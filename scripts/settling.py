@@ -1,7 +1,7 @@
 """Whether learned attackers keep what they find, round by round.
 
     python scripts/settling.py bandit ts --kind steady --seed 3
-    python scripts/settling.py darkroom2 dpt-darkroom2-s0 --kind steady --tasks 40
+    python scripts/settling.py darkroom2 dpt-v1-darkroom2-s0 --kind steady --tasks 40
     python scripts/settling.py bandit ts --kind search --after steady    begin with what those found
 
 Attackers are trained as `mithridate attack` trains them, and kept as they were after every round.

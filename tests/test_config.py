@@ -7,7 +7,7 @@ from mithridate.capabilities import learns
 from mithridate.config import Config, EnvConfig
 from mithridate.envs import env_of
 from mithridate.envs.bandit import Bandit
-from mithridate.envs.darkroom import Darkroom
+from mithridate.envs.darkroom import SEEN, Darkroom
 from mithridate.errors import UserError
 from mithridate.evaluation.crossplay import evaluate_config
 from mithridate.model.weights import load_model, zoo_names
@@ -166,25 +166,28 @@ def test_every_field_is_read_by_somebody(monkeypatch, tmp_path):
 
 def test_the_first_editions_laptop_preset_trains_its_models_again():
     """The settings on the cards of the models that are called v1."""
-    for number in range(3):
-        card = load_model(f"at-dpt-v1-bandit-s{number}")[1]["training"]
+    names = [f"bandit-s{number}" for number in range(3)] + ["darkroom2-s0", "darkroom2-s1"]
+    for name in names:
+        card = load_model(f"at-dpt-v1-{name}")[1]["training"]
         config = resolve(
-            AdversarialConfig, "train", "bandit", FIRST_EDITION, seed=number, start=card["start"],
-            start_sha256=card["start_sha256"],
+            AdversarialConfig, "train", card["env"]["name"], FIRST_EDITION, seed=card["seed"],
+            start=card["start"], start_sha256=card["start_sha256"],
         )  # fmt: skip
         assert config == parse(AdversarialConfig, card)
-    laptop = preset_settings("train", "darkroom2", "laptop")
-    assert preset_settings("train", "darkroom2", FIRST_EDITION) == laptop
-    assert preset_settings("train", "bandit", FIRST_EDITION) != preset_settings(
-        "train", "bandit", "laptop"
-    )
+    laptop = preset_settings("train", "miniworld", "laptop")
+    assert preset_settings("train", "miniworld", FIRST_EDITION) == laptop
+    for env in ("bandit", "darkroom2"):
+        first, now = (preset_settings("train", env, p) for p in (FIRST_EDITION, "laptop"))
+        assert first != now
 
 
 def test_the_shipped_models_are_those_of_the_laptop_preset():
-    for name in (n for n in zoo_names() if n.startswith("at-dpt-bandit-s")):
-        card = load_model(name)[1]["training"]
-        config = resolve(
-            AdversarialConfig, "train", "bandit", seed=card["seed"], start=card["start"],
-            start_sha256=card["start_sha256"],
-        )  # fmt: skip
-        assert config == parse(AdversarialConfig, card)
+    for env, where in (("bandit", {}), ("darkroom2", SEEN)):
+        for name in (n for n in zoo_names() if n.startswith(f"at-dpt-{env}-s")):
+            card = load_model(name)[1]["training"]
+            settings = [f"env.{key}={value}" for key, value in where.items()]
+            config = resolve(
+                AdversarialConfig, "train", env, "laptop", settings, seed=card["seed"],
+                start=card["start"], start_sha256=card["start_sha256"],
+            )  # fmt: skip
+            assert config == parse(AdversarialConfig, card)

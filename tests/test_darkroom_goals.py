@@ -186,9 +186,15 @@ def test_its_stages_run_and_are_reported(met, tmp_path, monkeypatch):
     assert len(met & set(listed("test", size=3))) >= 20, "as many as there are tasks"
 
 
+def test_the_main_table_is_of_goals_that_no_model_has_met():
+    for stage in plan(RECIPES["darkroom2_main"], "laptop", 1).stages():
+        met = stage.kind in ("pretrain", "train")
+        assert stage.config["env"] == DarkroomConfig(**(SEEN if met else HELD_OUT)).to_json()
+
+
 def test_other_recipes_have_the_environment_of_the_preset():
     """A recipe without such settings has the stages that it always had."""
-    stage = plan(RECIPES["darkroom2_main"], "laptop", 1).cells[0]
+    stage = plan(RECIPES["darkroom2_full"], "laptop", 1).cells[0]
     assert stage.config["env"] == DarkroomConfig().to_json()
 
 

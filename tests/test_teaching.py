@@ -58,7 +58,7 @@ def test_a_teacher_sees_what_the_model_saw_and_is_asked_after_every_prefix(smoke
 
 
 def test_a_teacher_is_told_how_much_is_poisoned_and_where_it_is():
-    model = "at-dpt-darkroom2-s0"
+    model = "at-dpt-v1-darkroom2-s0"
     config = resolve(AdversarialConfig, "train", "darkroom2", "smoke", start=model, threads=1)
     env = env_of(config.env)
     contexts = env.sample_contexts(env.sample_tasks(5, Rng(0)), 4, Rng(1))
@@ -212,7 +212,7 @@ def test_images_are_not_widened():
 def test_only_actions_that_are_alike_are_renumbered():
     config = resolve(
         AdversarialConfig, "train", "darkroom2", "laptop", ["relabel=true"],
-        start="at-dpt-darkroom2-s0", threads=1,
+        start="at-dpt-v1-darkroom2-s0", threads=1,
     )  # fmt: skip
     with pytest.raises(UserError, match="relabel: the actions of 'darkroom2' are not all alike"):
         AdversarialTraining(config)

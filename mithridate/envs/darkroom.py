@@ -56,6 +56,32 @@ BATCHES = {
 }  # fmt: skip
 LONG = {**BATCHES, "long_every": 1}
 PAPER_ATTACK = "tabular(discount=1,iterations=20)"
+STRONG: dict[str, Any] = {
+    # Bayes' rule for the room says what to do in contexts that the model has lived through.
+    "teacher": "mixture_room(keep=0,temperature=0.3,nearness=4)",
+    "widen": 2,
+    "tasks": 160,
+    "threats": [
+        {"attacker": "tabular", "share": 0.15},
+        {"attacker": "pooled", "share": 0.1},
+        {"attacker": "uniform", "share": 0.2},
+        {"attacker": "swap_goals", "share": 0.1},
+        {"attacker": "decoys", "share": 0.1},
+        {"attacker": "hide_best", "share": 0.08},
+        {"attacker": "raise_lesser", "share": 0.06},
+        {"attacker": "fake_goal", "share": 0.06},
+        {"attacker": "none", "share": 0.15},
+    ],
+    "renew": 0.2,
+    "memory": 20,
+    "temperature": 0.7,
+    "synthetic": {"rounds": 0, "share": 0.0},
+    "rounds": 60,
+    "compare_every": 0,
+    "evaluate_every": 20,
+    "final_tasks": 200,
+    "batches": BATCHES,
+}
 SEEN: dict[str, Any] = {"held_out": 1 / 3, "part": "train"}
 """Of the environment, for trainings whose models are measured on pairs of goals that they never
 met: 400 of the 600."""
@@ -167,7 +193,8 @@ class Darkroom:
         },
         "train": {
             "smoke": {**SMOKE_TRAIN, **SMALL},
-            "laptop": {
+            "laptop": STRONG,
+            "laptop-v1": {
                 "batches": BATCHES, "temperature": 0.85, "acts_at": 1.0, "rounds": 80,
                 "renew": 0.02, "synthetic": {"rounds": 50},
             },

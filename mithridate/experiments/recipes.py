@@ -15,7 +15,7 @@ from typing import Any, Literal
 from mithridate.capabilities import is_privileged
 from mithridate.config import IN_ROOMS
 from mithridate.envs.bandit_base import Arms
-from mithridate.envs.darkroom import Darkroom
+from mithridate.envs.darkroom import HELD_OUT, SEEN, Darkroom
 from mithridate.envs.miniworld import Miniworld
 from mithridate.errors import unknown
 from mithridate.evaluation.kinds import ITSELF, Heading, untrained
@@ -269,7 +269,7 @@ MIXTURE_TS = Row("mixture TS", "mixture_ts(eps={eps})")
 SEARCHED_TS = Row("mixture TS (searched)", "mixture_ts(eps={eps},prior=searched,temperature=0.35)")
 ORACLE = Row("posterior oracle", "posterior_oracle")
 ROOM_ROWS = (
-    AT_DPT,
+    AT_DPT_V1,
     *(Row(f"AT-DPT (sub. {n}%)", f"at-dpt-sub{n}", brief=True) for n in (10, 20, 30)),
     DPT,
     Row("NPG", "npg", attack_rounds=5),
@@ -278,6 +278,7 @@ ROOM_ROWS = (
     Row("Q-learning (tuned)", TUNED_Q, attack_rounds=5),
     Row("oracle", "oracle"),
 )
+MIXTURE_ROOM = Row("mixture room", "mixture_room(eps={eps})")
 ROOM_ATTACKS = ("none", *Darkroom.attacks)
 ROOM_TARGETS = ("AT-DPT", "DPT", "NPG", "Q-learning")
 # 100 episodes of every task come before the one that counts; the paper has these columns of it.
@@ -491,10 +492,25 @@ RECIPES = {
             name="darkroom2_main",
             title="Darkroom2: episode reward under attack, eps = 0.4",
             environment="darkroom2",
-            rows=tuple(row for row in ROOM_ROWS if not row.brief),
+            rows=(
+                AT_DPT,
+                PRINTED,
+                DPT,
+                MIXTURE_ROOM,
+                # 100 episodes of learning, for each of the 16 of a round: that would take hours.
+                *(
+                    replace(row, meets=("clean", "random", "structured", "learned", "pooled"))
+                    for row in ROOM_ROWS
+                    if not row.is_model
+                ),
+            ),
             static=ROOM_ATTACKS,
             trained={"learned": ROOM_TARGETS, "pooled": ROOM_TARGETS},
+            own=("steady",),
+            own_tasks=100,
             table="darkroom2_main",
+            training_env=SEEN,
+            testing_env=HELD_OUT,
             pictures=(
                 ("AT-DPT", "pooled(AT-DPT)"),
                 ("DPT", "pooled(DPT)"),
