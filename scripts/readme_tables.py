@@ -55,7 +55,10 @@ COLUMNS = {
 """How the columns of a table begin that is not shown whole."""
 
 
-SHORT = ("AT-DPT", "mixture TS", "DPT", "TS", "crUCB", "posterior oracle")
+SHORT = (
+    "AT-DPT", "AT-DPT (as printed)", "mixture TS", "mixture TS (searched)", "DPT", "TS", "crUCB",
+    "posterior oracle",
+)  # fmt: skip
 """The rows of the short table."""
 
 
