@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from mithridate.native import kernels
-from mithridate.settings import resolve
+from mithridate.settings import FIRST_EDITION, resolve
 from mithridate.stage_config import AdversarialConfig
 from mithridate.training import adversarial
 from mithridate.training.adversarial import AdversarialTraining
@@ -64,7 +64,7 @@ def test_a_caller_may_stop_and_threads_are_as_before():
 def test_training_is_the_same(monkeypatch):
     def trained():
         config = resolve(
-            AdversarialConfig, "train", "bandit", "laptop", SMALL,
+            AdversarialConfig, "train", "bandit", FIRST_EDITION, SMALL,
             start="dpt-bandit-s0",
         )  # fmt: skip
         training = AdversarialTraining(config)

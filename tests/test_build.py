@@ -108,7 +108,7 @@ def test_what_is_in_the_wheel_and_in_the_sdist(wheel):
     assert all(name.startswith("mithridate/") for name in ours)
     assert not any(name.endswith((".cpp", ".hpp", ".pyc")) for name in ours)
     zoo = sum(size for name, size in inside.items() if name.startswith("mithridate/zoo/"))
-    assert 1e6 < zoo < 20e6, f"the zoo has {zoo / 1e6:.1f} MB in the wheel"
+    assert 1e6 < zoo < 30e6, f"the zoo has {zoo / 1e6:.1f} MB in the wheel"
     [sdist] = wheel.parent.glob("*.tar.gz")
     with tarfile.open(sdist) as packed:
         names = {name.partition("/")[2] for name in packed.getnames()}
@@ -153,7 +153,7 @@ def test_a_wheel_with_kernels(tmp_path):
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout)["native_kernels"] is True
-    assert wheel.stat().st_size < 25e6
+    assert wheel.stat().st_size < 35e6
 
 
 def test_a_build_without_a_compiler_works(without_compiler):

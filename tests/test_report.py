@@ -169,7 +169,7 @@ def test_the_numbers_are_those_of_the_records(finished):
     }
     every = section.tables[0].cells()
     cells = [cell for cell in every if cell.mean is not None]
-    assert len(cells) == len(records) == 143
+    assert len(cells) == len(records) == 179
     (none,) = (cell for cell in every if cell.mean is None)
     assert (none.victim, none.column) == ("posterior oracle", "search(itself)")
     for cell in cells:
@@ -192,10 +192,10 @@ def test_files_beside_the_page(finished, tmp_path):
     assert {"report.html", f"{stem}-eps0.4.csv", f"{stem}-eps0.4.tex", f"{stem}.jsonl"} <= names
     folder = tmp_path / "r" / "report_files"
     rows = list(csv.DictReader((folder / "bandit_main-smoke-1x-s0-eps0.4.csv").open()))
-    assert len(rows) == 144 and {"victim", "attacker", "mean", "paper_mean"} <= rows[0].keys()
+    assert len(rows) == 180 and {"victim", "attacker", "mean", "paper_mean"} <= rows[0].keys()
     latex = (folder / "bandit_main-smoke-1x-s0-eps0.4.tex").read_text()
-    assert latex.count(r"\\") == 10 and r"\cellcolor{orange!" in latex and r"raise\_worst" in latex
-    assert len((folder / "bandit_main-smoke-1x-s0.jsonl").read_text().splitlines()) == 143
+    assert latex.count(r"\\") == 13 and r"\cellcolor{orange!" in latex and r"raise\_worst" in latex
+    assert len((folder / "bandit_main-smoke-1x-s0.jsonl").read_text().splitlines()) == 179
     assert any(n.endswith(".pdf") for n in names) and any(n.endswith(".png") for n in names)
 
 

@@ -34,7 +34,7 @@ def rounds(repetitions: int, quick: bool) -> list[Round]:
     small = ["batches.long_batch=4", "batches.short_batch=4"] if quick else []
     pretraining = Pretraining(resolve(PretrainConfig, "pretrain", "bandit", "laptop", small))
     sets = [*small, "synthetic.rounds=0", "compare_every=0"]
-    sets += ["tasks=20", "iterations=2"] if quick else []
+    sets += ["tasks=40", "iterations=2"] if quick else []
     game = AdversarialTraining(
         resolve(AdversarialConfig, "train", "bandit", "laptop", sets, start="dpt-bandit-s0")
     )
