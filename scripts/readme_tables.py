@@ -26,7 +26,7 @@ TABLES = {
             for name, files in (
                 ("bandit_full", "report_files/bandit_full-laptop-3x-s0"),
                 ("linear_full", "linear_files/linear_full-laptop-2x-s0"),
-                ("darkroom2_full", "darkroom2_files/darkroom2_full-laptop-1x-s0"),
+                ("darkroom2_full", "darkroom2_v1_files/darkroom2_full-laptop-1x-s0"),
             )
             for eps in ("0.1", "0.2", "0.4")
         },
@@ -50,7 +50,7 @@ COLUMNS = {
     ),
     "adaptive": ("adaptive(", "from_nothing(", "learned("),
     "linear": ("learned(", "kept(", "uniform", "none"),
-    "rooms": ("learned(", "pooled(", "uniform", "swap_goals", "none"),
+    "rooms": ("learned(", "pooled(", "steady(", "uniform", "swap_goals", "decoys", "none"),
 }
 """How the columns of a table begin that is not shown whole."""
 
