@@ -25,7 +25,7 @@ TABLES = {
             f"{name} eps {eps}": f"{files}-eps{eps}.csv"
             for name, files in (
                 ("bandit_full", "report_files/bandit_full-laptop-3x-s0"),
-                ("linear_full", "linear_files/linear_full-laptop-2x-s0"),
+                ("linear_full", "linear_levels_files/linear_full-laptop-2x-s0"),
                 ("darkroom2_full", "darkroom2_v1_files/darkroom2_full-laptop-1x-s0"),
             )
             for eps in ("0.1", "0.2", "0.4")
@@ -49,7 +49,7 @@ COLUMNS = {
         "none",
     ),
     "adaptive": ("adaptive(", "from_nothing(", "learned("),
-    "linear": ("learned(", "kept(", "uniform", "none"),
+    "linear": ("paper(", "search(", "uniform", "lower_best", "swap", "mirror", "none"),
     "rooms": ("learned(", "pooled(", "steady(", "uniform", "swap_goals", "decoys", "none"),
 }
 """How the columns of a table begin that is not shown whole."""
