@@ -609,6 +609,6 @@ def test_a_dry_run_says_what_would_be_taken_from_the_package(command, tmp_path, 
         return code, "shipped" in line, int(count[1]) - int(count[2])
 
     assert state() == (0, False, 0)
-    assert state("--shipped") == (0, True, 4), "two replications of DPT and of AT-DPT"
+    assert state("--shipped") == (0, True, 6), "two replications of DPT, AT-DPT, and as printed"
     assert state("--shipped", "--set", "train.rounds=9") == (0, False, 2)
     assert not list(tmp_path.iterdir())
