@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from marked import written
 
 from mithridate.agents.named import make_agent
 from mithridate.attackers import make_attacker
@@ -80,7 +81,8 @@ def main() -> None:
             lines.append(judge(name, f"{trained}(temperature={temperature:g})", told))
             print(lines[-1], flush=True)
     if told.page is not None:
-        write_atomic(told.page, written(told.page.read_text(), "\n".join(lines)))
+        table = {"ablation": "\n".join(lines)}
+        write_atomic(told.page, written(told.page.read_text(), table, "ablation.py"))
 
 
 def train(name: str, changes: dict[str, Any], told: argparse.Namespace) -> Path:
@@ -123,14 +125,6 @@ def judge(name: str, agent: str, told: argparse.Namespace) -> str:
 
 def _folder(name: str) -> str:
     return name.replace(" ", "-")
-
-
-def written(page: str, table: str) -> str:
-    begin, end = "<!-- ablation: begin (scripts/ablation.py) -->", "<!-- ablation: end -->"
-    before, found, rest = page.partition(begin)
-    if not found or end not in rest:
-        raise SystemExit(f"the page has no '{begin}' … '{end}'")
-    return f"{before}{begin}\n{table}\n{end}{rest.partition(end)[2]}"
 
 
 if __name__ == "__main__":

@@ -9,8 +9,11 @@ import csv
 import sys
 from pathlib import Path
 
+from marked import written
+
 from mithridate.evaluation.kinds import named
 
+SCRIPT = "readme_tables.py"
 ROOT = Path(__file__).parent.parent
 RESULTS = ROOT / "results"
 TABLES = {
@@ -119,15 +122,8 @@ def main() -> int:
     stale = False
     for file, tables in TABLES.items():
         path = ROOT / file
-        text = made = path.read_text()
-        for name, source in tables.items():
-            begin = f"<!-- {name}: begin (scripts/readme_tables.py) -->"
-            end = f"<!-- {name}: end -->"
-            before, found, rest = made.partition(begin)
-            if not found or end not in rest:
-                print(f"{file} has no '{begin}' … '{end}'", file=sys.stderr)
-                return 2
-            made = f"{before}{begin}\n{table(name, source)}\n{end}{rest.partition(end)[2]}"
+        text = path.read_text()
+        made = written(text, {name: table(name, of) for name, of in tables.items()}, SCRIPT)
         stale = stale or made != text
         if "--check" not in sys.argv:
             path.write_text(made)

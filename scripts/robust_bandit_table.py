@@ -19,6 +19,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 import torch
+from marked import written
 
 from mithridate.agents.named import make_agent
 from mithridate.attackers import make_attacker
@@ -253,17 +254,6 @@ def ratio(ours: list[float] | None, theirs: list[float] | None) -> str:
     return f"{found:.2f} ± {error:.2f}"
 
 
-def written(page: str, tables: dict[str, str]) -> str:
-    for name, text in tables.items():
-        begin = f"<!-- {name}: begin (scripts/robust_bandit_table.py) -->"
-        end = f"<!-- {name}: end -->"
-        before, found, rest = page.partition(begin)
-        if not found or end not in rest:
-            raise SystemExit(f"the page has no '{begin}' … '{end}'")
-        page = f"{before}{begin}\n{text}\n{end}{rest.partition(end)[2]}"
-    return page
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--out", type=Path, default=ROOT / "runs" / "robust_bandit_table")
@@ -296,7 +286,7 @@ def main() -> None:
     }  # fmt: skip
     if chosen.doc.exists():
         page = chosen.doc.read_text()
-        write_atomic(chosen.doc, written(page, tables))
+        write_atomic(chosen.doc, written(page, tables, "robust_bandit_table.py"))
     else:
         print("\n\n".join(tables.values()))
 

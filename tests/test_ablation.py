@@ -40,8 +40,8 @@ def test_a_row_is_trained_once_and_written_into_the_page(tmp_path):
 def test_a_page_without_a_place_for_it_is_refused(tmp_path):
     sys.path.insert(0, str(ROOT / "scripts"))
     try:
-        from ablation import written
+        from marked import written
     finally:
         sys.path.pop(0)
     with pytest.raises(SystemExit, match="ablation: begin"):
-        written("nothing", "table")
+        written("nothing", {"ablation": "table"}, "ablation.py")
